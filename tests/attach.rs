@@ -141,17 +141,6 @@ fn a_function_that_is_never_called() {
     });
 }
 
-/// The time that was given is for measuring: it counts from when f0's first probe is in, whatever is done before.
-#[test]
-fn the_time_is_for_measuring() {
-    let target = Target::start("two_peaks", Opt::O2, &["brisk"]);
-    let task = Task::new("jump", "serve").options(&["-d", "250ms"]);
-    let analysis = task.attach(target.pid());
-    assert_eq!(analysis.darc.code(), 0, "{analysis:#?}");
-    assert!(analysis.report().ops() > 0, "{analysis:#?}");
-    assert!(target.finish().status.success());
-}
-
 /// f0 is running when darc attaches, and never returns: detaching is as clean.
 #[test]
 fn a_function_that_is_running_already() {

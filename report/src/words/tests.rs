@@ -111,23 +111,26 @@ fn who_was_ready_did_not_wait_for_the_system_call() {
     }
 }
 
+/// What is said of a thread that was ready for 100 cycles, in which these ran for so long.
+fn said_of(cause: &mut RootCauseEntry, others: &[(&str, u64)]) -> String {
+    let other = |&(name, time): &(&str, u64)| OtherEntry {
+        name: name.to_owned(),
+        time,
+        ..OtherEntry::default()
+    };
+    cause.waits = Some(WaitsEntry {
+        preempted: 100,
+        others: others.iter().map(other).collect(),
+        ..WaitsEntry::default()
+    });
+    what(cause)
+}
+
 #[test]
 fn another_thread_ran_only_where_one_is_known() {
     let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
     (cause.kind, cause.stop) = (Kind::Preemption, StopReason::NoCalls);
-    let mut said = |others: &[(&str, u64)]| {
-        let other = |&(name, time): &(&str, u64)| OtherEntry {
-            name: name.to_owned(),
-            time,
-            ..OtherEntry::default()
-        };
-        cause.waits = Some(WaitsEntry {
-            preempted: 100,
-            others: others.iter().map(other).collect(),
-            ..WaitsEntry::default()
-        });
-        what(&cause)
-    };
+    let mut said = |others: &[(&str, u64)]| said_of(&mut cause, others);
     let another = "the thread was ready, but another one ran";
     let unknown = "the thread was ready, but did not run";
     let idle = assemble::IDLE;
@@ -147,19 +150,7 @@ fn whose_doing_it_was_that_a_goroutine_did_not_run_is_told_where_it_was_mostly_o
     let mut cause = fixture::report(1_000).peaks[0].root_causes[0].clone();
     (cause.kind, cause.stop) = (Kind::Preemption, StopReason::NoCalls);
     cause.path.push(goroutines::NOT_RUNNING.to_owned());
-    let mut said = |others: &[(&str, u64)]| {
-        let other = |&(name, time): &(&str, u64)| OtherEntry {
-            name: name.to_owned(),
-            time,
-            ..OtherEntry::default()
-        };
-        cause.waits = Some(WaitsEntry {
-            preempted: 100,
-            others: others.iter().map(other).collect(),
-            ..WaitsEntry::default()
-        });
-        what(&cause)
-    };
+    let mut said = |others: &[(&str, u64)]| said_of(&mut cause, others);
     let [idle, untold] = [assemble::IDLE, assemble::UNTOLD];
     for (others, words) in [
         (&[][..], "the run-time had others run, or none"),
