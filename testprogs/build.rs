@@ -269,6 +269,7 @@ const PROGRAMS: &[Target] = &[
     c("rwlock_writer", "c/rwlock_writer.c", &[]),
     c("short_callees", "c/short_callees.c", &[]),
     c("slow_producer", "c/slow_producer.c", &[]),
+    c("spawned", "c/spawned.c", &[]),
     c("spin_waits", "c/spin_waits.c", &[]),
     c("wide_tree", "c/wide_tree.c", &[]),
     c("yields_to_holder", "c/yields_to_holder.c", &[]),

@@ -174,6 +174,7 @@ programs! {
     slow_producer
     some_misses
     sorted_input
+    spawned
     spin_waits
     stripped_library
     subscribers

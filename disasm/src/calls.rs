@@ -2,7 +2,9 @@
 //!
 //! What is no call: `call` to the next instruction or to a `pop` of the same function (the idiom
 //! that reads the program counter), jumps inside the function (loops, the entry included) and jumps
-//! through a recovered jump table.
+//! through a recovered jump table. Nor is what only a thread does that the function has just made.
+
+use std::ops::RangeInclusive;
 
 use iced_x86::{
     Code, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -180,7 +182,38 @@ pub fn call_sites_in(code: &FunctionCode, cfg: &Cfg) -> Sites {
             Err(reason) => found.skipped.push(SkippedSite { addr, reason }),
         }
     }
+    let begins = begins_of_threads(code, &found.sites);
+    let is_begin = |site: &CallSite| begins.iter().any(|begin| begin.contains(&site.addr));
+    found.sites.retain(|site| !is_begin(site));
     found
+}
+
+/// Where threads begin that the function makes, each up to the system call that ends it: as in the C library's `clone`, behind a system
+/// call that makes one and the way back to the caller, and nothing returns from there. Such a thread runs on a stack of its own, and with
+/// the thread pointer of the one that made it as long as it was given none (clone(2), `CLONE_VM` without `CLONE_SETTLS`, as by
+/// posix_spawn(3)).
+fn begins_of_threads(code: &FunctionCode, sites: &[CallSite]) -> Vec<RangeInclusive<u64>> {
+    const CLONE: u32 = 56;
+    const CLONE3: u32 = 435;
+    const EXIT: u32 = 60;
+    let number = |site: &CallSite| match site.kind {
+        SiteKind::Syscall { number } => number,
+        _ => None,
+    };
+    let returns: Vec<u64> = (code.instructions())
+        .filter(|instruction| instruction.flow_control() == FlowControl::Return)
+        .map(|instruction| instruction.ip())
+        .collect();
+    let makes = |site: &&CallSite| matches!(number(site), Some(CLONE | CLONE3));
+    let begins = sites.iter().filter(makes).filter_map(|made| {
+        let back = *returns.iter().find(|&&at| at > made.addr)?;
+        let end = sites
+            .iter()
+            .find(|site| site.addr > back && number(site) == Some(EXIT))?;
+        let is_left = returns.iter().any(|&at| at > back && at < end.addr);
+        (!is_left).then_some(back..=end.addr)
+    });
+    begins.collect()
 }
 
 /// What a jump of this kind at `addr` is, for the stack frame that the function has there.
@@ -556,6 +589,23 @@ mod tests {
         assert_eq!(number(&[0xb8, 1, 0, 0, 0, 0xb0, 2, 0x0f, 0x05]), None);
         // mov $1,%eax; 0: syscall; je 0b: another way to the system call
         assert_eq!(number(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05, 0x74, 0xfc]), None);
+    }
+
+    #[test]
+    fn what_only_a_new_thread_does_is_no_call() {
+        let call = [0xff, 0xd0]; // call *%rax
+        let clone = [0xb8, 0xb3, 1, 0, 0, 0x0f, 0x05]; // mov $435,%eax; syscall
+        let exit = [0xb8, 60, 0, 0, 0, 0x0f, 0x05]; // mov $60,%eax; syscall
+        let ret = [0xc3];
+        let count = |parts: &[&[u8]]| sites(&parts.concat()).sites.len();
+        // As in the C library.
+        assert_eq!(count(&[&call, &clone, &ret, &call, &exit]), 2);
+        // What comes behind the end, before the way back, or returns may be its caller's.
+        assert_eq!(count(&[&clone, &ret, &call, &exit, &call, &ret]), 2);
+        assert_eq!(count(&[&clone, &call, &ret, &call, &exit]), 2);
+        assert_eq!(count(&[&clone, &ret, &call, &ret, &exit]), 3);
+        assert_eq!(count(&[&clone, &call, &exit, &ret]), 3);
+        assert_eq!(count(&[&ret, &call, &exit]), 2);
     }
 
     #[test]
