@@ -167,6 +167,7 @@ impl Analysis {
     pub fn decide_without_long_ops(&mut self) {
         let least = self.params.decision_ops.max(1);
         loop {
+        self.keep_answers();
             let waiting = self.ftree.fnodes().flat_map(|fnode| {
                 let records = fnode.records().filter(|(_, record)| {
                     record.state == PathState::Collecting && record.decision_ops >= least

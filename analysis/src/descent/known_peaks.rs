@@ -2,10 +2,12 @@
 
 use darc_record::Ticks;
 
+use crate::descent::looking_on::{Looking, MOST};
 use crate::descent::params::PeakChoice;
+use crate::descent::share::LEAST;
 use crate::descent::{Analysis, PeakAnalysis};
 use crate::profile::histogram::Bucket;
-use crate::profile::peaks::{Peak, is_noticed_range};
+use crate::profile::peaks::{Peak, has_weight, is_noticed_range};
 use crate::values::Values;
 
 /// Where ops come slowly a tenth of `start_ops` is looked at first,
@@ -20,11 +22,12 @@ impl Analysis {
     }
 
     /// Looks for peaks at `start_ops` ops and whenever their number has doubled: rare slow ops appear
-    /// late. Peaks that are known keep their number, for maxcounts belong to it. Each belongs to the hump
+    /// late. What is known of a peak stays with it. Each belongs to the hump
     /// that holds most of its ops; a hump of which a peak has only the edge, for a few stray ops stood there
     /// when that was found, is a peak of its own over the rest, with the next number.
     ///
     /// Where ops come slowly, the first few are looked at, and the peaks are cut anew whenever there are more, until there are enough.
+    /// Later ones that hold two humps by then are divided, until they have their answers.
     pub(crate) fn look_for_peaks(&mut self) {
         let (ops, enough) = (self.profile.count(), self.params.start_ops.max(1));
         // A number that the person gave, or was asked for, is that of a peak among enough.
@@ -48,14 +51,15 @@ impl Analysis {
             return;
         }
         let found = self.find_peaks();
-        let of_known: Vec<Option<usize>> = self
-            .peaks
-            .iter()
-            .map(|at| self.hump_of(&at.peak, &found))
-            .collect();
+        let of_known = self.humps_of_known(&found);
         if are_few && self.cut_among_few(&found, &of_known) {
             return;
         }
+        let is_later = matches!(self.looking, Looking::Enough | Looking::Checked);
+        if !are_few && are_all && !is_known && !is_later {
+            self.divide(&found, &of_known);
+        }
+        let of_known = self.humps_of_known(&found);
         for (hump, found) in found.iter().enumerate() {
             let is_known = |index: &usize| of_known.get(*index) == Some(&Some(hump));
             let known: Vec<usize> = (0..of_known.len()).filter(is_known).collect();
@@ -67,6 +71,71 @@ impl Analysis {
             }
         }
         self.begin_descents();
+    }
+
+    /// For each known peak which hump holds most of its ops.
+    fn humps_of_known(&self, found: &[Peak]) -> Vec<Option<usize>> {
+        let known = self.peaks.iter();
+        known.map(|at| self.hump_of(&at.peak, found)).collect()
+    }
+
+    /// Known peaks inside of which further humps stand by now are divided among these. What is left of one is that peak where it has
+    /// nearly all of its ops and of its time; if it has an answer that is not lost for good otherwise: see [`Analysis::take_back`].
+    fn divide(&mut self, found: &[Peak], of_known: &[Option<usize>]) {
+        let mut parts: Vec<(Peak, Option<usize>)> = Vec::new();
+        for (index, (at, own)) in self.peaks.iter().zip(of_known).enumerate() {
+            let known = at.peak;
+            let others = (0..found.len()).filter(|hump| !of_known.contains(&Some(*hump)));
+            let within = others.filter(|&hump| self.is_within(&found[hump], &known));
+            let mut within: Vec<(Peak, Option<usize>)> =
+                within.map(|hump| (found[hump], None)).collect();
+            let Some(own) = own.filter(|_| !within.is_empty()) else {
+                parts.push((known, Some(index)));
+                continue;
+            };
+            let is_same = self.is_nearly_all(&found[own], &known);
+            within.push((found[own], is_same.then_some(index)));
+            within.sort_by_key(|(hump, _)| hump.first_bucket);
+            // Each has the buckets up to the next one.
+            let ends = within.iter().skip(1).map(|(next, _)| next.first_bucket - 1);
+            let ends: Vec<u32> = ends.chain([known.last_bucket]).collect();
+            let mut first_bucket = known.first_bucket;
+            for ((hump, kept), last_bucket) in within.into_iter().zip(ends) {
+                let range = Peak {
+                    first_bucket,
+                    last_bucket,
+                    ..hump
+                };
+                parts.push((range, kept));
+                first_bucket = last_bucket + 1;
+            }
+        }
+        if parts.len() > self.peaks.len() {
+            parts.sort_by_key(|(peak, _)| peak.first_bucket);
+            let (peaks, kept): (Vec<Peak>, Vec<Option<usize>>) = parts.into_iter().unzip();
+            let is_lost = |index: usize| !kept.contains(&Some(index));
+            let answered = |index: &usize| self.peaks[*index].open == Some(0);
+            if (0..self.peaks.len()).filter(answered).any(is_lost) {
+                self.remember();
+            }
+            self.replace_peaks(&peaks, &kept);
+        }
+    }
+
+    /// Whether a hump has nearly all of a known peak: what the others took can have been no cause of it.
+    fn is_nearly_all(&self, hump: &Peak, known: &Peak) -> bool {
+        let all = self.profile.range(known.first_bucket, known.last_bucket);
+        let shared = self.shared(hump, known);
+        let is_nearly = |part: u64, of: u64| part as f64 > (1.0 - LEAST) * of as f64;
+        is_nearly(shared.ops, all.ops) && is_nearly(shared.total.0, all.total.0)
+    }
+
+    /// Whether most of a hump is inside of a known peak, and that is enough for a decision and has weight.
+    fn is_within(&self, hump: &Peak, known: &Peak) -> bool {
+        let shared = self.shared(known, hump);
+        shared.ops as f64 >= MOST * hump.content.ops as f64
+            && shared.ops >= self.params.decision_ops
+            && has_weight(&shared, &self.profile)
     }
 
     /// Cuts the peaks of a few ops anew where two of them turn out to be one, or one to be two. What grows stays. Whether it does.
@@ -312,16 +381,31 @@ mod tests {
     }
 
     #[test]
-    fn a_hump_that_a_known_peak_has_all_of_is_no_new_one() {
+    fn a_hump_inside_of_a_known_peak_is_a_peak_of_its_own_once_it_has_weight() {
         let mut analysis = Analysis::new(Params::default());
         let tail = [(10, 93), (11, 3), (12, 2), (13, 1), (14, 1)];
         assert_eq!(after(&mut analysis, &tail), [(10, 14)]);
-        assert_eq!(after(&mut analysis, &[(10, 1_500), (14, 100)]), [(10, 14)]);
-        // A few ops beyond would not be noticed alone.
+        // Too few of them.
+        assert_eq!(after(&mut analysis, &[(10, 400), (14, 9)]), [(10, 14)]);
+        let divided = [(10, 13), (14, 14)];
+        assert_eq!(after(&mut analysis, &[(10, 1_100), (14, 90)]), divided);
+        // It takes in what comes beside it.
         assert_eq!(
             after(&mut analysis, &[(10, 150_000), (13, 60), (15, 4)]),
-            [(10, 14)]
+            [(10, 13), (14, 15)]
         );
+    }
+
+    #[test]
+    fn what_a_person_asked_for_is_not_divided() {
+        let params = Params {
+            peak: PeakChoice::One(1),
+            ..Params::default()
+        };
+        let mut analysis = Analysis::new(params);
+        let tail = [(10, 93), (11, 3), (12, 2), (13, 1), (14, 1)];
+        assert_eq!(after(&mut analysis, &tail), [(10, 14)]);
+        assert_eq!(after(&mut analysis, &[(10, 1_500), (14, 100)]), [(10, 14)]);
     }
 
     #[test]

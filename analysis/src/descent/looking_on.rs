@@ -13,15 +13,18 @@ use crate::descent::early::Foreseen;
 use crate::descent::ftree::{Callee, Fnode};
 use crate::descent::params::PeakChoice;
 use crate::descent::peak_record::PathState;
+use crate::descent::root_cause::PeakStatus;
 use crate::descent::stall::Stall;
 use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
 use crate::profile::peaks::Peak;
 use crate::values::Values;
 
+/// Where a peak's causes are known.
+const FOUND: &[PeakStatus] = &[PeakStatus::RootCauseFound, PeakStatus::MaxDepthReached];
 /// No op is as long.
 const NO_OP: RangeInclusive<Ticks> = Ticks(u64::MAX)..=Ticks(u64::MAX);
 /// A known peak stays the peak of a hump that has this part of its ops,
-const MOST: f64 = 0.8;
+pub(crate) const MOST: f64 = 0.8;
 /// ... and this part of their time: what the others did is no cause of it.
 const NEARLY_ALL: f64 = 0.85;
 /// And only if that is this part of the hump's ops,
@@ -130,7 +133,8 @@ impl Analysis {
         }
     }
 
-    /// No ops come any more: known peaks that are part of the hump of another one, by all ops, are dropped.
+    /// No ops come any more: known peaks that are part of the hump of another one, by all ops, are dropped where nothing was decided
+    /// of them.
     pub fn drop_former_peaks(&mut self) {
         let is_meant = self.looking == Looking::On && !self.params.is_asked_for();
         if !is_meant || self.stored.is_some() {
@@ -141,7 +145,9 @@ impl Analysis {
         // Of a hump that is another one's.
         let is_former = |index: &usize| {
             let hump = self.hump_of(&self.peaks[*index].peak, &found);
-            !kept.contains(&Some(*index)) && hump.is_some_and(|hump| kept[hump].is_some())
+            !kept.contains(&Some(*index))
+                && hump.is_some_and(|hump| kept[hump].is_some())
+                && !self.is_begun(*index as u32 + 1)
         };
         let all = 0..self.peaks.len();
         let stay: Vec<usize> = all.filter(|index| !is_former(index)).collect();
@@ -150,6 +156,12 @@ impl Analysis {
             let kept: Vec<Option<usize>> = stay.into_iter().map(Some).collect();
             self.replace_peaks(&peaks, &kept);
         }
+    }
+
+    /// Whether it is known of a peak what f0 spends its time on.
+    fn is_begun(&self, peak: u32) -> bool {
+        let f0 = self.ftree.fnode(FnodeId::ROOT);
+        matches!(f0.record(peak).state, PathState::Decided(_))
     }
 
     /// All paths have ended: what is done next. Whether that is nothing.
@@ -186,29 +198,43 @@ impl Analysis {
         // Where all that is known stays, and there is more beside it, nothing is ever to be taken back.
         let is_more = (0..self.peaks.len()).all(|at| kept.contains(&Some(at)));
         if !found.is_empty() && !is_same {
-            self.before_cut = (!is_more).then(|| Box::new(self.clone()));
+            match is_more {
+                true => self.before_cut = None,
+                false => self.remember(),
+            }
             self.replace_peaks(&found, &kept);
         }
     }
 
-    /// Whether peaks with half of the time of all or more have their answers.
-    fn is_half_answered(&self) -> bool {
-        let time = |at: &PeakAnalysis| {
-            let of_peak = self
-                .profile
-                .range(at.peak.first_bucket, at.peak.last_bucket);
-            of_peak.total.0 as f64
-        };
-        let answered = self.peaks.iter().filter(|at| at.open == Some(0));
-        let answered: f64 = answered.map(time).sum();
-        answered >= HALF * self.peaks.iter().map(time).sum::<f64>()
+    /// Keeps what is known by now, to be taken back.
+    pub(crate) fn remember(&mut self) {
+        self.before_cut = None;
+        self.before_cut = Some(Box::new(self.clone()));
     }
 
-    /// Nothing more will be seen. Where the peaks were cut anew, and those without an answer have most of the time, the peaks and the
-    /// answers of before are taken back. Whether they were.
+    /// The part of the time of all peaks that is in those whose status is one of these.
+    fn part_of_time(&self, statuses: &[PeakStatus]) -> f64 {
+        let time = |is_meant: &dyn Fn(&Peak) -> bool| -> f64 {
+            let peaks = self.peaks().into_iter().filter(is_meant);
+            peaks.map(|peak| peak.content.total.0 as f64).sum()
+        };
+        let is_meant = |peak: &Peak| statuses.contains(&self.peak_status(peak.number));
+        time(&is_meant) / time(&|_| true).max(1.0)
+    }
+
+    /// Forgets what was before the peaks were cut anew, where those of now have answers for most of the time.
+    pub(crate) fn keep_answers(&mut self) {
+        if self.part_of_time(&[FOUND, &[PeakStatus::Spread]].concat()) >= HALF {
+            self.before_cut = None;
+        }
+    }
+
+    /// Nothing more will be seen. Where the peaks were cut anew, those whose causes are not found have most of the time, and those of
+    /// before had causes for more of it, these are taken back. Whether they were.
     pub fn take_back(&mut self) -> bool {
-        let is_kept = self.is_answered() || self.is_half_answered();
-        let Some(before) = self.before_cut.take().filter(|_| !is_kept) else {
+        let found = self.part_of_time(FOUND);
+        let is_better = |before: &Analysis| found < HALF && before.part_of_time(FOUND) > found;
+        let Some(before) = self.before_cut.take().filter(|before| is_better(before)) else {
             return false;
         };
         let Analysis {
@@ -229,7 +255,7 @@ impl Analysis {
     }
 
     /// Which known peak each of these is.
-    fn known_among(&self, found: &[Peak]) -> Vec<Option<usize>> {
+    pub(crate) fn known_among(&self, found: &[Peak]) -> Vec<Option<usize>> {
         found.iter().map(|hump| self.same_as(hump, found)).collect()
     }
 
@@ -327,7 +353,7 @@ mod tests {
 
     /// A hundred ops smear two humps into one; later they are apart, and have a cause each. So many of the ops are slow then.
     fn smeared(run: &mut Run<'_>, slow: f64) {
-        let time = match (run.op < 120, run.random(0) < slow) {
+        let time = match (run.op < 100, run.random(0) < slow) {
             (true, _) => 1_000.0 * 50_f64.powf(run.random(1)),
             (false, true) => 40_000.0 * (1.0 + 0.3 * run.random(1)),
             (false, false) => 1_000.0 * (1.0 + 0.3 * run.random(1)),

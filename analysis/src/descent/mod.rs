@@ -131,7 +131,7 @@ pub(crate) struct CountedOp {
 
 #[derive(Clone, Debug)]
 pub(crate) struct PeakAnalysis {
-    /// The range, frozen when the peak was found.
+    /// The range: when it was found, and what it grew by since.
     pub(crate) peak: Peak,
     /// How many (fnode, peak) pairs are waiting or collecting; none before the descent begins.
     pub(crate) open: Option<usize>,

@@ -6,9 +6,9 @@
 //!
 //! 1. Humps. Buckets with ops are divided where more than one doubling of latency is empty, and where the
 //!    valley between two tops is *clearly* lower than both: to the eye (a factor that grows with the height
-//!    of the plot, as the same factor is a smaller step on a taller plot) and beyond chance (two standard
-//!    deviations of a count), and both are far from one another or have weight. Everything else, single empty buckets
-//!    included, belongs to one hump.
+//!    of the plot, as the same factor is a smaller step on a taller plot, but where both have weight) and beyond chance (two
+//!    standard deviations of a count), and both are far from one another or have weight. Everything else, single empty
+//!    buckets included, belongs to one hump.
 //!    The few slowest ops of a hump that have much of its time are a hump of their own, whatever its shape: "why
 //!    are some calls slow" is asked of these, and the ops that decide about the others tell nothing of them.
 //! 2. Peaks. A hump of at least three ops is numbered when it is a fair share of the ops, or of the time,
@@ -18,7 +18,7 @@ use crate::profile::histogram::{Bucket, Profile, Resolution};
 
 /// A valley must be lower than the tops beside it by this factor at least: one step of log2.
 const LEAST_DROP: f64 = std::f64::consts::LOG10_2;
-/// ... and by this part of the plot's height: 0.64 decades where the tallest bucket holds 10^8 ops.
+/// ... and, where one of them has no weight, by this part of the plot's height: 0.64 decades where the tallest bucket holds 10^8 ops.
 const DROP_PER_HEIGHT: f64 = 0.08;
 /// ... and by this many standard deviations of the difference of two counts.
 const DEVIATIONS: f64 = 2.0;
@@ -154,7 +154,7 @@ pub(crate) fn has_weight(content: &Bucket, profile: &Profile) -> bool {
     of_ops >= SHARE_OF_OPS || of_time >= SHARE_OF_TIME
 }
 
-/// Whether a part of the profile may be a hump beside a close one.
+/// Whether a part of the profile may be a hump beside a close one, or behind a shallow valley.
 fn has_weight_beside(content: &Bucket, profile: &Profile) -> bool {
     let (of_ops, of_time) = shares(content, profile);
     content.ops >= LEAST_CLOSE && of_ops.max(of_time) >= SHARE_OF_CLOSE
@@ -204,8 +204,8 @@ struct Top {
     valley_after: Option<usize>,
 }
 
-/// Divides a stretch at its clear valleys; the parts' first and last indices. What stands close beside a top and has no weight is
-/// its flank: the ops that took a little longer than the others.
+/// Divides a stretch at its clear valleys, of which those between tops of weight need not be as deep; the parts' first and last
+/// indices. What stands close beside a top and has no weight is its flank: the ops that took a little longer than the others.
 fn divide(stretch: &[(u32, Bucket)], drop: f64, profile: &Profile) -> Vec<(usize, usize)> {
     let ops = |at: usize| stretch[at].1.ops;
     let mut tops = local_tops(stretch);
@@ -214,8 +214,11 @@ fn divide(stretch: &[(u32, Bucket)], drop: f64, profile: &Profile) -> Vec<(usize
         let shallowest = (0..tops.len())
             .filter_map(|index| Some((index, tops[index].valley_after?, tops.get(index + 1)?.at)))
             .filter(|&(index, valley, right)| {
+                let have_weight = have_weight(stretch, &tops, index, profile);
+                let is_close = right - tops[index].at < closest(profile);
+                let drop = if have_weight { LEAST_DROP } else { drop };
                 !is_clear(ops(tops[index].at).min(ops(right)), ops(valley), drop)
-                    || is_flank(stretch, &tops, index, profile)
+                    || (is_close && !have_weight)
             })
             .min_by(|a, b| {
                 let depth = |&(index, valley, right): &(usize, usize, usize)| {
@@ -259,21 +262,20 @@ fn divide(stretch: &[(u32, Bucket)], drop: f64, profile: &Profile) -> Vec<(usize
     parts
 }
 
-/// Whether a top and the next one are close, and one of the two has no weight of its own.
-fn is_flank(stretch: &[(u32, Bucket)], tops: &[Top], index: usize, profile: &Profile) -> bool {
-    let [left, right] = [&tops[index], &tops[index + 1]];
-    let (Some(valley), true) = (left.valley_after, right.at - left.at < closest(profile)) else {
+/// Whether a top and the next one have weight of their own: what is between the valleys around each of them.
+fn have_weight(stretch: &[(u32, Bucket)], tops: &[Top], index: usize, profile: &Profile) -> bool {
+    let Some(valley) = tops[index].valley_after else {
         return false;
     };
     let before = index.checked_sub(1).and_then(|at| tops[at].valley_after);
     let first = before.map_or(0, |at| at + 1);
-    let end = right.valley_after.unwrap_or(stretch.len());
+    let end = tops[index + 1].valley_after.unwrap_or(stretch.len());
     let has_weight = |part: &[(u32, Bucket)]| match part {
         [(first, _), .., (last, _)] => has_weight_beside(&profile.range(*first, *last), profile),
         [(only, _)] => has_weight_beside(&profile.range(*only, *only), profile),
         [] => false,
     };
-    !has_weight(&stretch[first..valley]) || !has_weight(&stretch[valley + 1..end])
+    has_weight(&stretch[first..valley]) && has_weight(&stretch[valley + 1..end])
 }
 
 /// Tops that are so many buckets apart are not close.
@@ -572,6 +574,10 @@ mod tests {
         assert_eq!(ranges(&halves(&[9_000, 40, 300])), [(30, 30), (31, 32)]);
         // Three in a hundred, which are hardly more of the time.
         assert_eq!(ranges(&halves(&[9_000, 30, 180])), [(30, 32)]);
+        // A sixth of the time, behind a valley that is no deep one on a plot as high as this; and a fiftieth.
+        let far = |short| [short, 90_000, 20_000, 4_100, 4_000, 9_000, 9_000, 200];
+        assert_eq!(ranges(&halves(&far(500_000)))[1..], [(35, 37)]);
+        assert_eq!(ranges(&halves(&far(5_000_000))).len(), 1);
         assert_eq!(ranges(&halves(&[91, 0, 9])), [(30, 32)]);
         // A flank of some ops that took a little longer.
         assert_eq!(ranges(&halves(&[9_000, 10, 60])), [(30, 32)]);

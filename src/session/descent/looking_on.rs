@@ -124,8 +124,8 @@ impl LookingOn {
 impl Investigation {
     /// The process is let go: its answers are those of the peaks that all of its ops have, as far as these were looked into.
     pub(super) fn look_back(&mut self) {
-        self.analysis.drop_former_peaks();
         self.analysis.decide_without_long_ops();
+        self.analysis.drop_former_peaks();
         self.analysis.end_checks();
         self.take_back();
     }
