@@ -7,7 +7,9 @@ use crate::descent::ftree::{Callee, Expansion};
 use crate::descent::peak_record::{Outcome, PathState, Stop};
 use crate::descent::recursion;
 use crate::descent::root_cause::{is_told_at_f0, part_of, shares};
-use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, limit, named};
+use crate::descent::share::{
+    self, Estimate, Interval, Named, Weight, enough, is_look, limit, named,
+};
 use crate::descent::{Analysis, Request};
 use crate::off_cpu::apart::long_without;
 
@@ -163,11 +165,11 @@ impl Analysis {
         }
     }
 
-    /// No ops come any more: what waits for long ones alone is decided without.
+    /// No ops come any more: what waits for long ones alone is decided without, and the estimates decide where there are enough.
     pub fn decide_without_long_ops(&mut self) {
+        self.keep_answers();
         let least = self.params.decision_ops.max(1);
         loop {
-        self.keep_answers();
             let waiting = self.ftree.fnodes().flat_map(|fnode| {
                 let records = fnode.records().filter(|(_, record)| {
                     record.state == PathState::Collecting && record.decision_ops >= least
@@ -197,7 +199,11 @@ impl Analysis {
         let parts = self.parts(id, peak);
         let estimates: Vec<Estimate> = parts.iter().map(|(_, estimate)| *estimate).collect();
         let record = self.ftree.fnode(id).record(peak);
-        let at_last = record.decision_ops >= limit(self.params.decision_ops);
+        let most = match may_wait {
+            true => limit(self.params.decision_ops),
+            false => enough(self.params.decision_ops),
+        };
+        let at_last = record.decision_ops >= most;
         if may_wait && !at_last && self.waits_for_long_ops(id, peak) {
             return false;
         }
