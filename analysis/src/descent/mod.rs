@@ -566,7 +566,7 @@ impl Analysis {
         match self.analysis_of(peak).map(|at| at.open) {
             None | Some(None) => PeakStatus::NotAnalysed,
             Some(Some(_)) => match root_cause::peak_status(&self.root_causes(peak)) {
-                PeakStatus::RootCauseFound | PeakStatus::MaxDepthReached
+                PeakStatus::RootCauseFound | PeakStatus::MaxDepthReached | PeakStatus::Spread
                     if self.is_of_struck_ops(peak) || self.kept_from_deciding(peak).is_some() =>
                 {
                     PeakStatus::Undecided

@@ -467,7 +467,7 @@ pub(crate) fn peak_status(causes: &[RootCause]) -> PeakStatus {
     let any = |stop: &dyn Fn(&Stop) -> bool| causes.iter().any(|cause| stop(&cause.stop));
     if any(&|stop| *stop == Stop::StillDescending) {
         PeakStatus::InProgress
-    } else if causes.iter().any(is_undecided) && !is_small(causes) {
+    } else if causes.iter().any(is_undecided) && !is_small(causes) && !is_spread(causes) {
         PeakStatus::Undecided
     } else {
         match by_explained(causes) {
@@ -497,6 +497,15 @@ fn is_small(causes: &[RootCause]) -> bool {
     let (open, known): (Vec<_>, Vec<_>) = causes.iter().partition(|cause| is_undecided(cause));
     let together = |causes: &[&RootCause]| causes.iter().map(|cause| cause.share).sum::<f64>();
     together(&open) < SMALL && together(&known) >= HALF
+}
+
+/// Whether the paths at whose ends that is not known are a small part of the time, and with the others no half of it: whatever
+/// is at their ends, the time is in parts none of which is a cause.
+fn is_spread(causes: &[RootCause]) -> bool {
+    let share =
+        |causes: &mut dyn Iterator<Item = &RootCause>| causes.map(|cause| cause.share).sum::<f64>();
+    let open = share(&mut causes.iter().filter(|cause| is_undecided(cause)));
+    open < SMALL && share(&mut causes.iter()) < HALF
 }
 
 /// Where a peak stands of which every path ends: what they explain has to be half of its time.
