@@ -131,7 +131,12 @@ fn a_limit_of_cpu_time_is_told_beside_preemption() {
             let causes = peak["root_causes"].as_array();
             causes.into_iter().flatten()
         });
-        if !causes.any(|cause| cause["kind"] == "preemption") {
+        let Some(cause) = causes.find(|cause| cause["kind"] == "preemption") else {
+            return Err(Unfinished(format!("{:#}", report.0)));
+        };
+        // Beside much other work it is not for most of the time.
+        let reason = cause["reason"].as_str().unwrap_or_default();
+        if !reason.contains("a limit of CPU time on") {
             return Err(Unfinished(format!("{:#}", report.0)));
         }
         match report

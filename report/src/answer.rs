@@ -290,9 +290,10 @@ fn few(cause: &RootCauseEntry) -> String {
     }
 }
 
-/// That the thread was kept from running, and did not wait for so long.
+/// That the thread was kept from running, and did not wait for so long, or that it was kept by a limit.
 fn ready(cause: &RootCauseEntry, of: &PeakEntry) -> &'static str {
     match words::was_ready(cause, of) {
+        _ if words::is_held_back(cause) => ", by a limit of CPU time on its control group",
         true => ", most of its wait ready to run but not running",
         false => "",
     }

@@ -429,6 +429,11 @@ fn assumed(cause: &RootCauseEntry) -> String {
     }
 }
 
+/// Whether a limit of CPU time kept the thread from running, and not another thread.
+pub(super) fn is_held_back(cause: &RootCauseEntry) -> bool {
+    cause.kind == Kind::Preemption && cause.reason.is_some()
+}
+
 /// Whether the thread waited, but for most of that was ready to run: it is not what was waited for that took so long. Such a
 /// wait has half of the cause's time, as far as it is known how many ops the waits are of.
 pub(super) fn was_ready(cause: &RootCauseEntry, peak: &PeakEntry) -> bool {
@@ -569,6 +574,9 @@ fn what(cause: &RootCauseEntry) -> String {
                 .is_some_and(|it| it == goroutines::NOT_RUNNING) =>
         {
             goroutines::not_running(told_part(cause), instead(cause)).to_owned()
+        }
+        (Kind::Preemption, _) if let Some(reason) = &cause.reason => {
+            format!("the thread was ready, but did not run: {}", control(reason))
         }
         (Kind::Preemption, _) => {
             let instead = match instead(cause) {

@@ -174,6 +174,9 @@ fn peaks(investigation: &Investigation, naming: Naming<'_>) -> Vec<PeakEntry> {
                 narrowed.end.peak == peak.peak && cause.path.last() == Some(&narrowed.end.fnode)
             });
             entry.narrowed = narrowed.map(|narrowed| parts::entry(narrowed, naming));
+            if entry.kind == Kind::Preemption {
+                entry.reason.clone_from(&investigation.held_back);
+            }
             if let Some(&last) = cause.path.last() {
                 entry.arguments = investigation.arguments.entries(last, peak.peak);
                 if entry.kind == Kind::Function {

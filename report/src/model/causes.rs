@@ -85,7 +85,8 @@ pub struct RootCauseEntry {
     pub unmeasured: Option<UnmeasuredEntry>,
     /// Why the path ends.
     pub stop: StopReason,
-    /// Why the calls of the last function cannot be measured.
+    /// Why the calls of the last function cannot be measured; of preemption what kept the thread from running, where that was no
+    /// other thread for the most part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The path again, with places.

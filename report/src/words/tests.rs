@@ -143,6 +143,10 @@ fn another_thread_ran_only_where_one_is_known() {
     assert_eq!(said(&[("rustc", 40)]), unknown);
     cause.waits = None;
     assert_eq!(what(&cause), unknown);
+    // Whoever ran meanwhile.
+    cause.reason = Some("a limit of CPU time struck 9 times".to_owned());
+    let limited = "the thread was ready, but did not run: a limit of CPU time struck 9 times";
+    assert_eq!(said_of(&mut cause, &[("rustc", 100)]), limited);
 }
 
 #[test]

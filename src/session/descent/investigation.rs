@@ -88,6 +88,8 @@ pub struct Investigation {
     pub unfollowed: HashSet<i32>,
     /// In which part of the time its threads were ready and did not run while f0's time was divided.
     pub not_running: Option<f64>,
+    /// That a limit of CPU time is most of what is said to be preemption.
+    pub held_back: Option<String>,
     /// What the person should know.
     pub warnings: Vec<String>,
     /// When the descent went on last.
@@ -128,6 +130,7 @@ impl Investigation {
             share_of_cpu: None,
             unfollowed: HashSet::new(),
             not_running: None,
+            held_back: None,
             warnings: Vec::new(),
             standstill: Standstill::default(),
             unbound: Unbound::default(),

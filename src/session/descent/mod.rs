@@ -8,6 +8,7 @@ pub(super) mod expansion;
 mod finding;
 pub mod futures;
 mod goroutines;
+mod held_back;
 pub mod investigation;
 mod kept;
 pub mod localise;

@@ -7,14 +7,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use darc_analysis::off_cpu::{Away, Interval, OtherId};
-use darc_analysis::{Absence as Kind, Analysis, CauseKind, RootCause};
+use darc_analysis::{Absence as Kind, Analysis};
 use darc_process::Process;
+use darc_process::clock::Moment;
 use darc_process::modules::Modules;
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Tsc};
 use darc_report::model::OtherProcess;
 use darc_report::{assemble, goroutines};
 use darc_tracer::addr::TargetAddr;
-use darc_tracer::cgroup::{CpuLimits, HeldBack};
+use darc_tracer::cgroup::CpuLimits;
 use darc_tracer::effort::Pacing;
 use darc_tracer::engine::{Absence, Counted, NewTarget, Served, Sink};
 use darc_tracer::perf::off_cpu::{self, Waker, Why};
@@ -28,6 +29,7 @@ use crate::session::catalog::{Another, Catalog};
 use crate::session::descent::arguments::telling;
 use crate::session::descent::futures::Ops;
 use crate::session::descent::goroutines::Absences;
+use crate::session::descent::held_back;
 use crate::session::descent::investigation::Investigation;
 use crate::session::descent::wakers::Wakers;
 
@@ -67,6 +69,8 @@ pub struct SwitchLog {
     held: VecDeque<(Whose, Op)>,
     /// What limits of CPU time had done when the session began.
     limits: CpuLimits,
+    /// When that was.
+    began: Moment,
 }
 
 impl Timeline {
@@ -85,6 +89,7 @@ impl Timeline {
                         asked: BTreeSet::new(),
                         held: VecDeque::new(),
                         limits: CpuLimits::of(pid),
+                        began: Moment::now(),
                     }));
                 }
                 Err(refusal) => refusal.to_string(),
@@ -227,10 +232,11 @@ impl Timeline {
                     serving,
                 );
                 warn_of_untold(&known.switches, investigation);
-                let held_back = known.limits.held_back();
-                investigation
-                    .warnings
-                    .extend(limited(held_back, &investigation.analysis));
+                let limited = known.limits.held_back();
+                let (analysis, hz) = (&investigation.analysis, known.began.rate());
+                investigation.held_back = held_back::for_most(limited, analysis, hz);
+                let warning = held_back::warning(limited, analysis);
+                investigation.warnings.extend(warning);
                 let lost = dropped(known.switches.lost());
                 investigation.warnings.extend(lost);
             }
@@ -249,22 +255,6 @@ impl Timeline {
             }
         }
     }
-}
-
-/// That a limit of CPU time is what kept threads from running, where preemption is a cause: to the kernel's records of switches it looks as
-/// if others had taken their place.
-pub(super) fn limited(held_back: HeldBack, analysis: &Analysis) -> Option<String> {
-    let is_preemption = |cause: &RootCause| cause.kind == CauseKind::Preemption;
-    let peaks = analysis.peaks();
-    let mut peaks = peaks.iter();
-    let is_cause = peaks.any(|peak| analysis.root_causes(peak.number).iter().any(is_preemption));
-    (is_cause && held_back.times > 0).then(|| {
-        format!(
-            "a limit of CPU time on the process's control group, or on one around it (cpu.max, cpu.cfs_quota_us), struck {} times, for {:.2} s on all processors together: where preemption is a cause, who ran instead need not be the reason",
-            held_back.times,
-            held_back.time.as_secs_f64()
-        )
-    })
 }
 
 fn untold_preemption(why: &str) -> String {

@@ -15,8 +15,9 @@ use darc_tracer::perf::switches::Switches;
 use darc_tracer::threads;
 
 use crate::session::catalog::{Another, Catalog};
+use crate::session::descent::held_back;
 use crate::session::descent::investigation::Investigation;
-use crate::session::descent::timeline::{dropped, is_numbered_like_us, limited, ran_instead};
+use crate::session::descent::timeline::{dropped, is_numbered_like_us, ran_instead};
 
 /// From this part of all ops, or of their time, on it is told that of some nothing is known.
 const MANY: f64 = 0.1;
@@ -126,7 +127,7 @@ impl Threads {
         self.switches.read_rest();
         self.deliver(Tsc(u64::MAX), pacing, catalog, investigation);
         let held_back = self.limits.held_back();
-        let limited = limited(held_back, &investigation.analysis);
+        let limited = held_back::warning(held_back, &investigation.analysis);
         let warnings = &mut investigation.warnings;
         warnings.extend(limited);
         warnings.extend(dropped(self.switches.lost()));
