@@ -1,6 +1,6 @@
 //! From an analysis to the parts of a report that it knows, with names from the session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use darc_analysis::lives::{Fates, Of};
 use darc_analysis::off_cpu::{OtherId, is_absence};
@@ -515,6 +515,7 @@ pub fn values(analysis: &Analysis) -> Vec<ValueContrast> {
 pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
     // From the last fnode to the first, so that a node's children are complete before it is.
     let mut below: BTreeMap<FnodeId, Vec<FtreeNode>> = BTreeMap::new();
+    let on_paths = on_paths(analysis);
     for fnode in analysis.ftree().fnodes().rev() {
         let mut children = below.remove(&fnode.id).unwrap_or_default();
         children.reverse();
@@ -522,7 +523,12 @@ pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
             // It did not occur.
             continue;
         }
-        let mut node = node(fnode, children, names);
+        let of = on_paths.range((fnode.id, 0)..=(fnode.id, u32::MAX));
+        let root_cause_of = of.map(|&(_, peak)| peak).collect();
+        let mut node = FtreeNode {
+            root_cause_of,
+            ..node(fnode, children, names)
+        };
         let parent = fnode.parent.map(|parent| analysis.ftree().fnode(parent));
         if parent.is_some_and(Fnode::is_in_batches) && fnode.site.is_some() {
             node.portion = ordinal(fnode.in_batch);
@@ -533,6 +539,17 @@ pub fn ftree(analysis: &Analysis, names: &dyn Names) -> FtreeNode {
         }
     }
     unreachable!("the ftree begins with f0")
+}
+
+/// The fnodes on root-cause paths, each with the peaks that these are of.
+fn on_paths(analysis: &Analysis) -> BTreeSet<(FnodeId, u32)> {
+    let peaks = analysis.peaks().into_iter().map(|peak| peak.number);
+    let causes = peaks.flat_map(|peak| {
+        let causes = analysis.root_causes(peak).into_iter();
+        causes.map(move |cause| (peak, cause.path))
+    });
+    let steps = causes.flat_map(|(peak, path)| path.into_iter().map(move |id| (id, peak)));
+    steps.collect()
 }
 
 fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode {
@@ -574,11 +591,7 @@ fn node(fnode: &Fnode, children: Vec<FtreeNode>, names: &dyn Names) -> FtreeNode
         portion: 0,
         maxcount: counts(|record| record.maxcount),
         self_maxcount: counts(|record| record.self_maxcount),
-        root_cause_of: fnode
-            .records()
-            .filter(|(_, record)| record.state != PathState::NotChosen)
-            .map(|(peak, _)| peak)
-            .collect(),
+        root_cause_of: Vec::new(),
         max: stats.max.0,
         mean: stats.mean().0,
         count: stats.count,

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::model::{Kind, RootCauseEntry, StopReason};
 use super::recursion::steps;
 use super::spread::add;
-use super::words::percent;
+use super::words::{blocked, percent};
 
 /// So many paths to one end are told as one cause. Two fit into the line of a peak as they are.
 const SEVERAL: usize = 3;
@@ -70,10 +70,10 @@ fn alone(cause: RootCauseEntry) -> End {
 /// Whether two causes are the same function or system call, and known to take the time.
 fn is_one_end(one: &RootCauseEntry, other: &RootCauseEntry) -> bool {
     let is_found = |cause: &RootCauseEntry| {
-        matches!(cause.kind, Kind::Function | Kind::Syscall)
+        matches!(cause.kind, Kind::Function | Kind::Loop | Kind::Syscall)
             && matches!(cause.stop, StopReason::SelfTime | StopReason::NoCalls)
             && cause.known_from > 0
-            && cause.blocked.is_none()
+            && blocked(cause).is_none()
     };
     let last = |cause: &RootCauseEntry| names(cause).pop();
     is_found(one) && is_found(other) && one.kind == other.kind && last(one) == last(other)
@@ -157,6 +157,21 @@ mod tests {
     }
 
     #[test]
+    fn several_paths_to_one_loop_or_to_one_function_that_hardly_waits_are_one_cause() {
+        let of = |kind, blocked| {
+            let paths = ["save a hash", "save b hash", "save c hash"];
+            let causes = paths.map(|path| RootCauseEntry {
+                kind,
+                blocked,
+                ..cause(path, 0.2)
+            });
+            by_end(causes.into()).len()
+        };
+        assert_eq!(of(Kind::Loop, None), 1);
+        assert_eq!(of(Kind::Function, Some(0.0)), 1);
+    }
+
+    #[test]
     fn a_path_that_is_the_end_of_others_is_told_by_f0() {
         let causes = vec![
             cause("save sync", 0.3),
@@ -172,6 +187,11 @@ mod tests {
     fn two_paths_and_what_is_not_known_stay_apart() {
         let two = vec![cause("save a sync", 0.3), cause("save b sync", 0.2)];
         assert_eq!(by_end(two).len(), 2);
+        let waiting = ["save a sync", "save b sync", "save c sync"].map(|path| RootCauseEntry {
+            blocked: Some(0.9),
+            ..cause(path, 0.2)
+        });
+        assert_eq!(by_end(waiting.into()).len(), 3);
         let open = ["save a sync", "save b sync", "save c sync"].map(|path| RootCauseEntry {
             stop: StopReason::StillDescending,
             ..cause(path, 0.2)

@@ -294,10 +294,15 @@ impl Analysis {
         let itself = causes.contains(&None);
         let chosen = causes.into_iter().flatten();
         let mut chosen: Vec<FnodeId> = chosen.flat_map(|at| self.followed(at, peak)).collect();
+        let ways = match is_spread {
+            true => self.ways(id, peak, parts),
+            false => Vec::new(),
+        };
+        chosen.extend(&ways);
         self.confirm_early(id, peak, &chosen);
         let fnode = self.ftree.fnode(id);
         let begun = |child: &FnodeId| self.ftree.fnode(*child).record(peak).is_chosen();
-        let any = !chosen.is_empty() || fnode.children.iter().any(begun);
+        let any = ways.is_empty() && (!chosen.is_empty() || fnode.children.iter().any(begun));
         let outcome = match (itself, any) {
             (true, true) => Outcome::Both,
             (false, true) => Outcome::Callees,
@@ -309,6 +314,7 @@ impl Analysis {
             true => self.next_batch(id, peak),
             false => self.set_state(id, peak, PathState::Decided(outcome)),
         }
+        self.early.extend(ways.into_iter().map(|way| (way, peak)));
         for child in chosen {
             self.begin_path(child, peak);
         }

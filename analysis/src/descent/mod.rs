@@ -27,6 +27,7 @@ mod settle;
 pub(crate) mod share;
 mod side_by_side;
 pub mod stall;
+mod ways;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -100,7 +101,8 @@ pub struct Analysis {
     pub(crate) before_cut: Option<Box<Analysis>>,
     /// By fnode and peak: what the decisions were made with that are being held against later ops.
     pub(crate) checks: HashMap<(FnodeId, u32), Sample>,
-    /// By fnode and peak: what was begun although its caller is not decided.
+    /// By fnode and peak: what was begun although its caller is not decided, or is decided and no cause was found there
+    /// ([`ways`]).
     pub(crate) early: BTreeSet<(FnodeId, u32)>,
     /// See [`Analysis::steps`].
     pub(crate) steps: u64,

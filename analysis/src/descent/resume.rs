@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::descent::ftree::{Expansion, Ftree};
 use crate::descent::params::{Params, PeakChoice};
-use crate::descent::peak_record::{PathState, Stop};
+use crate::descent::peak_record::{Outcome, PathState, Stop};
 use crate::descent::{Analysis, PeakAnalysis, Request};
 use crate::profile::compare::Comparison;
 use crate::profile::histogram::{Profile, ProfileError, Resolution};
@@ -173,7 +173,7 @@ impl Analysis {
                 }
             }
         }
-        // What was begun although its caller is not decided.
+        // What was begun although its caller is not decided, or is no cause of it.
         for fnode in self.ftree.fnodes() {
             let Some(parent) = fnode.parent.map(|at| self.ftree.fnode(at)) else {
                 continue;
@@ -181,7 +181,8 @@ impl Analysis {
             let begun = fnode.records().filter(|(_, record)| record.is_chosen());
             let early = begun.filter(|&(peak, _)| {
                 let above = parent.record(peak);
-                above.state.is_open() && above.batch == 0
+                let is_spread = above.state == PathState::Decided(Outcome::Spread);
+                (above.state.is_open() || is_spread) && above.batch == 0
             });
             self.early.extend(early.map(|(peak, _)| (fnode.id, peak)));
         }

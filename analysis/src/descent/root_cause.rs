@@ -7,6 +7,7 @@ use crate::descent::loops;
 use crate::descent::peak_record::{Outcome, PathState, PeakRecord, Stop};
 use crate::descent::recursion;
 use crate::descent::share::LEAST;
+use crate::descent::ways;
 use crate::off_cpu::is_absence;
 
 /// The causes that are found explain this part of the time at least.
@@ -111,28 +112,78 @@ const STILL: (CauseKind, Stop) = (CauseKind::Function, Stop::StillDescending);
 /// place, and is not decided either. A function's own time may be off by `noise` for each measured call that it makes.
 #[must_use]
 pub fn root_causes(ftree: &Ftree, peak: u32, noise: Ticks) -> Vec<RootCause> {
+    let found = Found {
+        ftree,
+        peak,
+        noise,
+        is_way: false,
+    };
     let mut causes = Vec::new();
-    let mut below = vec![(FnodeId::ROOT, true)];
-    while let Some((id, is_decided)) = below.pop() {
-        let fnode = ftree.fnode(id);
-        let state = &fnode.record(peak).state;
-        match state {
-            PathState::Decided(Outcome::Spread) if is_decided => {
-                let spread = spread(ftree, peak, id);
-                let around = loops::around(ftree, peak, &spread);
-                loops::add(&mut causes, around.unwrap_or(spread));
-            }
-            _ if is_decided => causes.extend(end_at(ftree, peak, id, noise)),
-            _ => causes.extend(end_at(ftree, peak, id, noise).map(as_undecided)),
-        }
-        if state.is_open() || matches!(state, PathState::Decided(_)) {
-            let is_decided = is_decided && !state.is_open();
-            let children = fnode.children.iter().rev();
-            below.extend(children.map(|&child| (child, is_decided)));
-        }
-    }
+    found.add(FnodeId::ROOT, true, &mut causes);
     recursion::gather(ftree, &mut causes);
     causes
+}
+
+/// What the paths of a peak end in.
+#[derive(Clone, Copy)]
+struct Found<'a> {
+    ftree: &'a Ftree,
+    peak: u32,
+    noise: Ticks,
+    /// Whether only the ends of ways through a function that is spread are of interest ([`ways`]).
+    is_way: bool,
+}
+
+impl Found<'_> {
+    /// Adds the causes at and below an fnode; whether all above it is decided.
+    fn add(self, id: FnodeId, is_decided: bool, causes: &mut Vec<RootCause>) {
+        let fnode = self.ftree.fnode(id);
+        let state = &fnode.record(self.peak).state;
+        if *state == PathState::Decided(Outcome::Spread) && is_decided {
+            return self.add_spread(id, causes);
+        }
+        let end = end_at(self.ftree, self.peak, id, self.noise);
+        match is_decided {
+            true => causes.extend(end),
+            false => causes.extend(end.map(as_undecided)),
+        }
+        match state {
+            PathState::Decided(Outcome::Spread) => {}
+            PathState::Decided(_) | PathState::Waiting | PathState::Collecting => {
+                self.add_below(id, is_decided && !state.is_open(), causes);
+            }
+            PathState::NotChosen | PathState::Ended(_) => {}
+        }
+    }
+
+    fn add_below(self, id: FnodeId, is_decided: bool, causes: &mut Vec<RootCause>) {
+        for &child in &self.ftree.fnode(id).children {
+            self.add(child, is_decided, causes);
+        }
+    }
+
+    /// Adds what takes the time of a function that is spread over its callees.
+    fn add_spread(self, id: FnodeId, causes: &mut Vec<RootCause>) {
+        let spread = spread(self.ftree, self.peak, id);
+        if let Some(around) = loops::around(self.ftree, self.peak, &spread) {
+            return loops::add(causes, around);
+        }
+        if self.is_way {
+            return self.add_below(id, true, causes);
+        }
+        let mut ends = Vec::new();
+        Found {
+            is_way: true,
+            ..self
+        }
+        .add_below(id, true, &mut ends);
+        let whole = spread.shares.last().copied().unwrap_or(0.0);
+        match ends.iter().any(|end| end.stop == Stop::StillDescending) {
+            // Whether they end alike is not known yet.
+            true => causes.push(as_undecided(spread)),
+            false => causes.extend(ways::of_ends(self.ftree, whole, ends).unwrap_or(vec![spread])),
+        }
+    }
 }
 
 /// What a path's last fnode says, if a path ends there.

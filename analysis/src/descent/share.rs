@@ -252,6 +252,19 @@ impl Interval {
 }
 
 impl Estimate {
+    /// Of a part with exactly this share of the time, of whose ops nothing is known.
+    pub(crate) fn of_time(at: f64) -> Estimate {
+        Estimate {
+            time: Interval {
+                low: at,
+                at,
+                high: at,
+            },
+            ops: Interval::EMPTY,
+            variance: 0.0,
+        }
+    }
+
     fn is_clear(&self) -> bool {
         let may_be_cause = self.time.is_across(LEAST, ALWAYS)
             || self.ops.is_across(LEAST, ALWAYS)

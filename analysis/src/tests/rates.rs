@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use darc_record::SiteId;
+
 use crate::descent::Analysis;
 use crate::descent::ftree::{Callee, CalleeId};
 use crate::descent::params::Params;
@@ -74,6 +76,34 @@ fn ten_equal(run: &mut Run<'_>) {
     for callee in 1..=10 {
         let time = 0.1 * (0.5 + run.random(u64::from(callee)));
         take(run, callee, time);
+    }
+}
+
+/// f0 with the callees `c1` to `cN`, each of which calls `lock`.
+fn with_lock(count: u32, f0: fn(&mut Run<'_>), callee: fn(&mut Run<'_>)) -> Program {
+    let mut program = callees(count, f0, callee).function(11, "lock", &[], takes);
+    for id in 1..=count {
+        let callee = program.functions.get_mut(&id);
+        callee
+            .into_iter()
+            .for_each(|it| it.sites.push((SiteId(20 + id), call(11))));
+    }
+    program
+}
+
+/// Takes this part of the callee's time in `lock`, and the rest itself.
+fn lock_for(run: &mut Run<'_>, part: f64) {
+    let (all, callee) = (run.level & 0xffff_ffff, (run.level >> 32) as u32);
+    run.level = (part * all as f64) as u64;
+    run.work(all - run.level);
+    run.call(20 + callee, 11);
+}
+
+fn equal_parts(run: &mut Run<'_>, count: u32) {
+    for callee in 1..=count {
+        let time = UNIT / f64::from(count) * (0.5 + run.random(u64::from(callee)));
+        run.level = time as u64 | u64::from(callee) << 32;
+        run.call(callee, callee);
     }
 }
 
@@ -323,6 +353,46 @@ fn cases() -> Vec<Case> {
             callees(10, ten_equal, takes),
             &["f0 spread"],
             TEN,
+        ),
+        case(
+            "six equal callees, each with 96% of its time in calls of one function",
+            with_lock(6, |run| equal_parts(run, 6), |run| lock_for(run, 0.96)),
+            &[
+                "f0/c1/lock",
+                "f0/c2/lock",
+                "f0/c3/lock",
+                "f0/c4/lock",
+                "f0/c5/lock",
+                "f0/c6/lock",
+            ],
+            TEN,
+        ),
+        case(
+            "ten equal callees, each with 5% of its time in calls of one function",
+            with_lock(10, |run| equal_parts(run, 10), |run| lock_for(run, 0.05)),
+            &["f0 spread"],
+            &[
+                "f0/c1",
+                "f0/c2",
+                "f0/c3",
+                "f0/c4",
+                "f0/c5",
+                "f0/c6",
+                "f0/c7",
+                "f0/c8",
+                "f0/c9",
+                "f0/c10",
+                "f0/c1/lock",
+                "f0/c2/lock",
+                "f0/c3/lock",
+                "f0/c4/lock",
+                "f0/c5/lock",
+                "f0/c6/lock",
+                "f0/c7/lock",
+                "f0/c8/lock",
+                "f0/c9/lock",
+                "f0/c10/lock",
+            ],
         ),
         case(
             "ten equal callees, exponential",
