@@ -524,7 +524,7 @@ fn what(cause: &RootCauseEntry) -> String {
         }
         (_, StopReason::Recursion) => {
             format!(
-                "{last} calls itself several times in a call: the time is in it and in what it calls, at all depths"
+                "{last} calls itself, directly or through others: the time is in it and in what it calls, at all depths"
             )
         }
         (_, StopReason::MaxDepth) => {

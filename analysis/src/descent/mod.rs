@@ -10,6 +10,7 @@ mod blur;
 mod checks;
 pub(crate) mod contribute;
 mod decision;
+mod depths;
 mod early;
 pub mod ftree;
 mod known_peaks;

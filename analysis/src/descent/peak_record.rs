@@ -15,7 +15,7 @@ pub enum Stop {
     PartlyMeasured,
     /// The time is spread: neither the function itself nor anything that it calls has much of it.
     Spread,
-    /// The function calls itself more than once in a call: that recursion takes the time, at all of its depths.
+    /// The function calls itself, directly or through others: that recursion takes the time, at all of its depths.
     Recursion,
     /// The path is as long as it may become.
     MaxDepth,

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use darc_record::{FnodeId, Ticks};
 
+use crate::descent::depths;
 use crate::descent::ftree::{Callee, Ftree};
 use crate::descent::peak_record::Stop;
 use crate::descent::root_cause::{CauseKind, HALF, RootCause, is_open, part_of};
@@ -96,7 +97,7 @@ fn alike(ftree: &Ftree, id: FnodeId) -> impl Iterator<Item = FnodeId> {
 
 /// Where on a path the function is that is first met there and met again so often that a path may end at it; all functions
 /// that are on the path several times from there on.
-fn recursion_on(ftree: &Ftree, path: &[FnodeId]) -> Option<(usize, BTreeSet<Callee>)> {
+pub(crate) fn recursion_on(ftree: &Ftree, path: &[FnodeId]) -> Option<(usize, BTreeSet<Callee>)> {
     let mut times: BTreeMap<Callee, usize> = BTreeMap::new();
     let callee = |id: &FnodeId| ftree.fnode(*id).callee;
     for function in path.iter().map(callee) {
@@ -154,8 +155,9 @@ fn end_in_the_depths(ftree: &Ftree, causes: &mut [RootCause]) {
 
 /// What a recursion's function takes itself at the depths that were gone through is of the same cause as what is deeper, and so is
 /// what is below it and has no cause of its own.
-pub(crate) fn gather(ftree: &Ftree, causes: &mut [RootCause]) {
+pub(crate) fn gather(ftree: &Ftree, peak: u32, causes: &mut [RootCause]) {
     end_in_the_depths(ftree, causes);
+    depths::end_in_own_time(ftree, peak, causes);
     // A function that is met so often is a recursion of its own, whatever other one it is in.
     let first = |cause: &RootCause| {
         let of_last = instances(ftree, &cause.path);

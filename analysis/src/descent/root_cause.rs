@@ -120,7 +120,7 @@ pub fn root_causes(ftree: &Ftree, peak: u32, noise: Ticks) -> Vec<RootCause> {
     };
     let mut causes = Vec::new();
     found.add(FnodeId::ROOT, true, &mut causes);
-    recursion::gather(ftree, &mut causes);
+    recursion::gather(ftree, peak, &mut causes);
     causes
 }
 
@@ -467,7 +467,7 @@ fn with_unfollowed(ftree: &Ftree, peak: u32, id: FnodeId, of: &dyn Fn(FnodeId) -
 }
 
 /// The part of an fnode's time that its callees account for.
-fn in_callees(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
+pub(crate) fn in_callees(ftree: &Ftree, peak: u32, id: FnodeId) -> f64 {
     let callees = ftree.fnode(id).children.iter();
     callees
         .filter(|&&callee| !is_told_at_f0(ftree, callee))

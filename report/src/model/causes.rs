@@ -44,7 +44,7 @@ pub enum StopReason {
     PartlyMeasured,
     /// The time is spread: neither the function itself nor any single call that it makes has much of it.
     Spread,
-    /// The function calls itself more than once in a call: that recursion takes the time, at all of its depths.
+    /// The function calls itself, directly or through others: that recursion takes the time, at all of its depths.
     Recursion,
     /// The path may not become longer.
     MaxDepth,
