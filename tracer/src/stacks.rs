@@ -27,6 +27,8 @@ pub struct Stack {
     pub tid: i32,
     /// The instruction pointer.
     pub rip: TargetAddr,
+    /// The number of the system call that it is in.
+    pub call: Option<u32>,
     /// The stack pointer.
     pub rsp: u64,
     /// The frame pointer, where one is kept.
@@ -84,6 +86,7 @@ fn copied(
                 Ok(Stack {
                     tid: thread.tid(),
                     rip: registers.rip(),
+                    call: registers.system_call(),
                     rsp,
                     rbp: registers.gpr(Gpr::Rbp),
                     bytes: upper_part(&memory, rsp, most),
@@ -122,6 +125,7 @@ mod tests {
         let stack = Stack {
             tid: 1,
             rip: TargetAddr(0),
+            call: None,
             rsp: 0x1000,
             rbp: 0,
             bytes: (0..12).collect(),
@@ -139,6 +143,7 @@ mod tests {
         let stack = Stack {
             tid: 1,
             rip: TargetAddr(0),
+            call: None,
             rsp: 0x1000,
             rbp: 0,
             bytes: vec![0; MOST],

@@ -53,6 +53,11 @@ impl Registers {
         self.0.rip == 0 && self.0.rsp == 0
     }
 
+    /// The number of the system call that the thread was stopped in.
+    pub fn system_call(&self) -> Option<u32> {
+        u32::try_from(self.0.orig_rax).ok()
+    }
+
     /// Has the kernel decide what becomes of a system call that the stop cut short with `EINTR`: it starts again as if nothing
     /// had happened, unless a handler runs before.
     ///

@@ -31,6 +31,7 @@ impl Wakers {
         let stack = Stack {
             tid: 0,
             rip: process.engine().own_code(TargetAddr(stack.ip)),
+            call: None,
             rsp: stack.sp,
             rbp: stack.bp,
             bytes: stack.bytes.clone(),

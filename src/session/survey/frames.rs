@@ -14,7 +14,7 @@ use crate::session::descent::investigation::Investigation;
 use crate::session::survey::Division;
 use crate::session::survey::began::first;
 use crate::session::survey::stacks::Stacks;
-use crate::session::survey::waiting::{is_waiting_function, may_wait};
+use crate::session::survey::waiting::{is_waiting_call, is_waiting_function, may_wait};
 
 impl Division<'_> {
     /// Finds the frames of f0 and of what it has called on the stacks, and makes them running fnodes.
@@ -32,6 +32,9 @@ impl Division<'_> {
                 let waits = |frame: &StackFrame| is_waiting_function(modules, frame.function);
                 // What a function that waits is made of says nothing of those who call it.
                 let waits = frames.iter().position(waits);
+                // Where the functions have no names the kernel tells.
+                let is_in_call = || stack.call.is_some_and(is_waiting_call);
+                let waits = waits.or_else(|| is_in_call().then(|| frames.len().checked_sub(1))?);
                 if let Some(waits) = waits {
                     let outwards = frames[..=waits].iter().map(function);
                     self.seen_to_wait.extend(outwards);

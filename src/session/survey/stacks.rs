@@ -18,6 +18,8 @@ pub(super) struct ThreadStack {
     pub(super) tid: i32,
     /// Where the thread is.
     pub(super) rip: TargetAddr,
+    /// The number of the system call that it is in.
+    pub(super) call: Option<u32>,
     /// The frames, the innermost first, as far as they lead.
     pub(super) frames: Vec<StackFrame>,
 }
@@ -72,6 +74,7 @@ fn of(stack: &Stack, frames: Vec<StackFrame>) -> ThreadStack {
     ThreadStack {
         tid: stack.tid,
         rip: stack.rip,
+        call: stack.call,
         frames,
     }
 }

@@ -186,6 +186,14 @@ pub fn is_waiting(name: &str) -> bool {
     NAMES.contains(&base(name)) || (is_standard(name) && is_standard_wait(name))
 }
 
+/// Whether time in the system call of this number is waiting.
+pub(super) fn is_waiting_call(number: u32) -> bool {
+    // What goes on with a sleep, a `poll` or a futex with a time limit that a stop of the thread interrupted.
+    const RESTARTED: &str = "restart_syscall";
+    let call = syscalls::Sysno::new(number as usize);
+    call.is_some_and(|call| is_waiting(call.name()) || call.name() == RESTARTED)
+}
+
 /// Whether time in the function of this name, of the standard library of C++ or Rust, is waiting. Which parts of the name come from
 /// where in the library changes from version to version.
 fn is_standard_wait(name: &str) -> bool {
@@ -214,7 +222,19 @@ fn is_standard_wait(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::session::survey::waiting::is_waiting;
+    use crate::session::survey::waiting::{is_waiting, is_waiting_call};
+
+    #[test]
+    fn calls_in_which_threads_wait_are_known_by_their_numbers() {
+        let waits = [
+            libc::SYS_nanosleep,
+            libc::SYS_epoll_wait,
+            libc::SYS_restart_syscall,
+        ];
+        assert!(waits.iter().all(|&call| is_waiting_call(call as u32)));
+        let others = [libc::SYS_read, libc::SYS_futex, 100_000];
+        assert!(!others.iter().any(|&call| is_waiting_call(call as u32)));
+    }
 
     #[test]
     fn waiting_is_told_from_work() {
