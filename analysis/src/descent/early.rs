@@ -9,7 +9,7 @@ use darc_record::{FnodeId, Ticks, Tsc};
 
 use crate::descent::Analysis;
 use crate::descent::ftree::{Absence, Callee, Expansion, Fnode};
-use crate::descent::peak_record::PathState;
+use crate::descent::peak_record::{PathState, Stop};
 use crate::descent::recursion;
 use crate::descent::share::{ALWAYS, Estimate, LEAST};
 
@@ -112,10 +112,14 @@ impl Analysis {
         found.filter_map(|(part, _)| part).collect()
     }
 
-    /// A function is decided: what was begun early below it stands where it is `chosen`, and is forgotten elsewhere.
+    /// A function is decided: what was begun early below it stands where it is `chosen` and has not stalled, and is forgotten elsewhere.
     pub(crate) fn confirm_early(&mut self, id: FnodeId, peak: u32, chosen: &[FnodeId]) {
         for child in self.ftree.fnode(id).children.clone() {
-            if self.early.remove(&(child, peak)) && !chosen.contains(&child) {
+            // What stalled meanwhile is begun anew: it was not known yet that it is a cause.
+            let has_stalled =
+                self.ftree.fnode(child).record(peak).state == PathState::Ended(Stop::TooRare);
+            let is_left = !chosen.contains(&child) || has_stalled;
+            if self.early.remove(&(child, peak)) && is_left {
                 self.forget_path(child, peak);
             }
         }
@@ -139,6 +143,7 @@ impl Analysis {
 mod tests {
     use darc_record::Ticks;
 
+    use crate::descent::stall::Stall;
     use crate::simulate::{Program, Run, Session, call};
     use crate::{Analysis, CauseKind, Params, Status, Stop};
 
@@ -179,6 +184,24 @@ mod tests {
         assert!(often >= 100 + 6 * 20, "{often}");
         assert!(slow <= 20 + 6 * 5 + 25, "{slow}");
         assert!(seldom <= 10 + 6 + 25, "{seldom}");
+    }
+
+    #[test]
+    fn what_stalls_before_its_caller_is_decided_is_begun_anew() {
+        let mut session = Session::new(chain(|run| run.work(1 << 27)), Params::default());
+        while session.analysis.early.is_empty() {
+            session.run(1);
+        }
+        let early = session.analysis.early.clone().into_iter();
+        for (child, peak) in early.take(1) {
+            session
+                .analysis
+                .stall_paths(peak, vec![(child, Stall::Rare)]);
+        }
+        session.serve();
+        session.run(1_000);
+        assert_eq!(session.causes(1)[0].0, "f0/a/b/c/d/e/f");
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
     }
 
     /// Half of the ops go on in `b`, half in `c`, and each of these in a function of its own.
