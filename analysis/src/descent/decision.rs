@@ -181,9 +181,11 @@ impl Analysis {
                 self.decide_at(id, peak, false) || any
             });
             if !is_decided {
-                return self.settle();
+                break;
             }
         }
+        self.forget_open_ways();
+        self.settle();
     }
 
     /// One decision: the function itself, callees, or both. Whether there were enough ops for it; long ones may be waited

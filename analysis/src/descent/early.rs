@@ -125,7 +125,7 @@ impl Analysis {
         }
     }
 
-    fn forget_path(&mut self, from: FnodeId, peak: u32) {
+    pub(crate) fn forget_path(&mut self, from: FnodeId, peak: u32) {
         let mut below = vec![from];
         while let Some(id) = below.pop() {
             let fnode = self.ftree.fnode(id);

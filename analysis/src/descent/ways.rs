@@ -8,7 +8,7 @@ use darc_record::FnodeId;
 
 use crate::descent::Analysis;
 use crate::descent::ftree::{Callee, Ftree};
-use crate::descent::peak_record::Stop;
+use crate::descent::peak_record::{Outcome, PathState, Stop};
 use crate::descent::root_cause::{CauseKind, HALF, RootCause};
 use crate::descent::share::{Estimate, Named, SOME_TIME, Weight, named};
 
@@ -46,6 +46,35 @@ impl Analysis {
         calls
             .flat_map(|(first, _)| self.followed(first, peak))
             .collect()
+    }
+}
+
+impl Analysis {
+    /// No ops come any more: ways of which it is not known what they end in are forgotten, and the time is spread unless the others end
+    /// alike.
+    pub(crate) fn forget_open_ways(&mut self) {
+        let is_spread = |state: &PathState| *state == PathState::Decided(Outcome::Spread);
+        let fnodes = self.ftree.fnodes();
+        let spread = fnodes.flat_map(|fnode| {
+            let records = fnode.records();
+            let spread = records.filter(|(_, record)| is_spread(&record.state));
+            spread.map(|(peak, _)| (fnode.id, peak))
+        });
+        let mut below: Vec<(FnodeId, u32)> = spread.collect();
+        let mut open = Vec::new();
+        while let Some((id, peak)) = below.pop() {
+            for &child in &self.ftree.fnode(id).children {
+                let record = self.ftree.fnode(child).record(peak);
+                match record.state.is_open() {
+                    true => open.push((child, peak)),
+                    false if record.is_chosen() => below.push((child, peak)),
+                    false => {}
+                }
+            }
+        }
+        for (id, peak) in open {
+            self.forget_path(id, peak);
+        }
     }
 }
 
@@ -104,6 +133,9 @@ fn end_of(ftree: &Ftree, end: &RootCause) -> Option<(Callee, CauseKind)> {
 
 #[cfg(test)]
 mod tests {
+    use darc_record::FnodeId;
+
+    use crate::descent::peak_record::{Outcome, PathState};
     use crate::simulate::{Program, Run, Session, call};
     use crate::{CauseKind, Params, PeakStatus, Stop};
 
@@ -169,6 +201,30 @@ mod tests {
         let causes = analysed(program).causes(1);
         assert_eq!(causes.len(), 12, "{causes:?}");
         assert!(causes.iter().all(|cause| cause.2 == Stop::NoCalls));
+    }
+
+    /// The ops end while it is looked where the ways lead.
+    #[test]
+    fn ways_that_could_not_be_followed_to_their_ends_are_spread() {
+        let program = six(|run| {
+            run.work(100);
+            call_of(run, 7);
+        })
+        .function(7, "wait", &[], |run| run.work(9_900))
+        .function(8, "unused", &[], |_| {});
+        let mut session = Session::new(program, Params::default());
+        let is_spread = |session: &Session| {
+            let f0 = session.analysis.ftree().fnode(FnodeId::ROOT);
+            f0.record(1).state == PathState::Decided(Outcome::Spread)
+        };
+        while !is_spread(&session) {
+            session.run(1);
+        }
+        assert_eq!(session.causes(1)[0].2, Stop::StillDescending);
+        session.analysis.decide_without_long_ops();
+        let spread = ("f0".to_owned(), CauseKind::Function, Stop::Spread);
+        assert_eq!(session.causes(1), [spread]);
+        assert_eq!(session.analysis.peak_status(1), PeakStatus::Spread);
     }
 
     fn is_spread(program: Program) -> bool {
