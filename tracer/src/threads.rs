@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::unistd::Pid;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use crate::child_signal;
 use crate::children;
@@ -88,6 +89,18 @@ pub fn turns(pid: i32, tid: i32) -> Option<Turns> {
         waited: Duration::from_nanos(waited),
         count: field()?,
     })
+}
+
+/// For how long a thread has been there, to a hundredth of a second; nothing where it is gone or the kernel does not tell.
+#[must_use]
+pub fn age(pid: i32, tid: i32) -> Option<Duration> {
+    let began = Stat::at(&format!("/proc/{pid}/task/{tid}/stat"))
+        .ok()?
+        .began()?;
+    let rate = sysconf(SysconfVar::CLK_TCK).ok()??;
+    let since_boot = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?);
+    let began = Duration::from_secs_f64(began as f64 / rate as f64);
+    Some(since_boot.saturating_sub(began))
 }
 
 /// The CPU time that all threads of a process have taken since it began, also those that have ended (clock_getcpuclockid(3)); nothing

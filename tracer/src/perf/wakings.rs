@@ -18,7 +18,7 @@ use super::refusal::Refusal;
 const MOST: usize = 64;
 /// The same, of these events.
 const MOST_EVENTS: usize = 1 << 10;
-/// Threads are named when none has come for so long, at first; twice as long after each time that one came all the same.
+/// Threads are named when none has come for so long, at first, be it before darc came; twice as long after each time that one came all the same.
 const SELDOM: Duration = Duration::from_secs(1);
 /// It becomes no longer than this.
 const LONGEST: Duration = Duration::from_secs(64);
@@ -39,7 +39,7 @@ pub(super) struct Wakings {
     unnamed: bool,
     /// Whether no filter can name them.
     for_good: bool,
-    /// When a thread came, or it began.
+    /// When a thread came last, also before it began.
     came: Instant,
     /// For how long none must have come.
     seldom: Duration,
@@ -64,7 +64,7 @@ impl Wakings {
             named: Vec::new(),
             unnamed: false,
             for_good: false,
-            came: Instant::now(),
+            came: last_came(pid),
             seldom: SELDOM,
             failed: None,
         })
@@ -173,6 +173,18 @@ fn open(
     }
 }
 
+/// When the youngest thread of a process began, as far as there are so few that a filter can name them.
+fn last_came(pid: i32) -> Instant {
+    let tids = threads::list(pid).unwrap_or_default();
+    let ages = tids
+        .iter()
+        .take(MOST + 1)
+        .map(|&tid| threads::age(pid, tid));
+    let youngest = ages.map(Option::unwrap_or_default).min();
+    let now = Instant::now();
+    now.checked_sub(youngest.unwrap_or_default()).unwrap_or(now)
+}
+
 /// The filter for wakings of these threads; none where there are none.
 fn filter(tids: &[i32]) -> Option<CString> {
     let terms: Vec<String> = tids.iter().map(|tid| format!("pid=={tid}")).collect();
@@ -185,6 +197,21 @@ fn filter(tids: &[i32]) -> Option<CString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_have_come_before_darc() {
+        let before = Instant::now();
+        let mut young = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .unwrap();
+        let [old, came] = [1, young.id() as i32].map(last_came);
+        young.kill().unwrap();
+        young.wait().unwrap();
+        // Beginnings are told to a hundredth of a second.
+        assert!(came + Duration::from_millis(20) >= before && came <= Instant::now());
+        assert!(old < before, "{old:?}");
+    }
 
     #[test]
     fn a_filter_names_all_threads() {

@@ -243,6 +243,17 @@ fn who_ends_a_wait_is_seen_where_threads_are_named() {
     see_who_ends_a_wait(&mut switches);
 }
 
+/// The first process is there for long, and makes no threads.
+#[test]
+fn threads_that_are_there_for_long_are_named_at_once() {
+    let Some(mut switches) = Switches::follow(1).ok().filter(|it| it.wakings.is_some()) else {
+        eprintln!("not tested: no tracepoints");
+        return;
+    };
+    switches.read();
+    assert!(switches.wakings.unwrap().are_named());
+}
+
 #[test]
 fn a_thread_that_comes_is_seen_to_wait_soon() {
     let Some(mut switches) = with_named_threads() else {
