@@ -314,8 +314,9 @@ impl Pacing {
     }
 }
 
-/// The processor's time that this thread has used.
-pub(crate) fn of_this_thread() -> Duration {
+/// The processor's time that this thread has used since it began; zero where the kernel does not tell (clock_gettime(2)).
+#[must_use]
+pub fn of_this_thread() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

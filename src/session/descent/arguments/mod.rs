@@ -2,6 +2,7 @@
 //! behind a futex, a path that the program has as a constant. Of page faults: what memory they are of.
 
 mod naming;
+mod sockets;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use darc_report::model::ArgumentEntry;
 use darc_tracer::maps::{self, Mapping};
 
 use naming::{descriptor, lock, memory, path};
+use sockets::Sockets;
 
 /// Which argument of a system call matters, and what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,6 +173,7 @@ pub struct Arguments {
     mapped: Option<Mapped>,
     locks: HashMap<u64, String>,
     paths: HashMap<u64, String>,
+    sockets: Sockets,
 }
 
 impl Arguments {
@@ -220,9 +223,10 @@ impl Arguments {
                 known
             };
             let value = match meaning {
-                Meaning::Descriptor => descriptor(pid, called_with[0]),
+                Meaning::Descriptor => descriptor(pid, called_with[0], &mut self.sockets),
                 Meaning::Transfer(ends) => {
-                    let [from, to] = ends.map(|end| descriptor(pid, called_with[end]));
+                    let [from, to] =
+                        ends.map(|end| descriptor(pid, called_with[end], &mut self.sockets));
                     format!("{from} to {to}")
                 }
                 Meaning::Lock => {

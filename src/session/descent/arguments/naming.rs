@@ -8,6 +8,8 @@ use darc_symbols::{FileAddr, Image, demangle};
 use darc_tracer::maps::{self, Mapping};
 use darc_tracer::threads;
 
+use super::sockets::Sockets;
+
 /// Of a longer path the beginning is told, in bytes.
 const LONGEST_PATH: u64 = 256;
 
@@ -40,60 +42,21 @@ pub fn path(pid: i32, address: u64) -> String {
 }
 
 /// The file behind a descriptor, as it is now.
-pub fn descriptor(pid: i32, value: u64) -> String {
+pub fn descriptor(pid: i32, value: u64, sockets: &mut Sockets) -> String {
     let number = value as u32 as i32;
     let link = threads::proc_folder(pid).join(format!("fd/{number}"));
     match std::fs::read_link(link) {
         Ok(file) => match socket_inode(&file) {
-            Some(inode) => format!("fd {number}, {}", socket(pid, inode)),
+            Some(inode) => format!("fd {number}, {}", sockets.name(pid, inode)),
             None => format!("fd {number}, {}", file.display()),
         },
         Err(_) => format!("fd {number}"),
     }
 }
 
-fn socket_inode(link: &Path) -> Option<&str> {
-    link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')
-}
-
-/// A socket, from the tables below /proc/PID/net (proc_pid_net(5)).
-fn socket(pid: i32, inode: &str) -> String {
-    let folder = threads::proc_folder(pid).join("net");
-    let line = |table: &str| {
-        let text = std::fs::read_to_string(folder.join(table)).ok()?;
-        let mut lines = text.lines().skip(1);
-        let found = lines.find(|line| line.split_whitespace().any(|word| word == inode));
-        found.map(str::to_owned)
-    };
-    for (table, protocol) in [
-        ("tcp", "TCP"),
-        ("tcp6", "TCP"),
-        ("udp", "UDP"),
-        ("udp6", "UDP"),
-    ] {
-        let Some(line) = line(table) else { continue };
-        let mut words = line.split_whitespace().skip(1);
-        let (local, remote) = (words.next().and_then(port), words.next().and_then(port));
-        return match (local, remote) {
-            (Some(local), Some(0)) => format!("{protocol} socket, port {local}"),
-            (Some(local), Some(remote)) => {
-                format!("{protocol} socket, port {local} to port {remote}")
-            }
-            _ => format!("{protocol} socket"),
-        };
-    }
-    match line("unix") {
-        Some(line) => match line.split_whitespace().nth(7) {
-            Some(path) => format!("Unix socket {path}"),
-            None => "Unix socket".to_owned(),
-        },
-        None => "a socket".to_owned(),
-    }
-}
-
-/// The port of an address such as `0100007F:1F90`.
-fn port(address: &str) -> Option<u16> {
-    u16::from_str_radix(address.rsplit(':').next()?, 16).ok()
+pub(super) fn socket_inode(link: &Path) -> Option<u64> {
+    let number = link.to_str()?.strip_prefix("socket:[")?;
+    number.strip_suffix(']')?.parse().ok()
 }
 
 /// The lock at an address: the variable, or what memory it is in.
@@ -161,11 +124,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_sockets_are_read() {
-        assert_eq!(port("0100007F:1F90"), Some(8080));
-        assert_eq!(port("00000000000000000000000001000000:0016"), Some(22));
-        assert_eq!(port("rubbish"), None);
-        assert_eq!(socket_inode(Path::new("socket:[12]")), Some("12"));
+    fn links_to_sockets_are_told_from_others() {
+        assert_eq!(socket_inode(Path::new("socket:[12]")), Some(12));
         assert_eq!(socket_inode(Path::new("/dev/null")), None);
     }
 
@@ -175,11 +135,13 @@ mod tests {
         let own = std::process::id() as i32;
         let file = std::fs::File::open("/dev/zero").unwrap();
         let number = file.as_raw_fd();
-        let named = descriptor(own, number as u64);
+        let mut sockets = Sockets::default();
+        sockets.longest = std::time::Duration::from_secs(60);
+        let named = descriptor(own, number as u64, &mut sockets);
         assert_eq!(named, format!("fd {number}, /dev/zero"));
-        assert_eq!(descriptor(own, u64::from(u32::MAX)), "fd -1");
+        assert_eq!(descriptor(own, u64::from(u32::MAX), &mut sockets), "fd -1");
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let named = descriptor(own, one.as_raw_fd() as u64);
+        let named = descriptor(own, one.as_raw_fd() as u64, &mut sockets);
         assert!(named.ends_with("Unix socket"), "{named}");
         static LOCK: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let mut modules = Modules::default();
