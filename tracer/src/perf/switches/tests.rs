@@ -291,16 +291,18 @@ fn see_who_ends_a_wait(switches: &mut Switches) {
         switches.read();
     }
     let waits = switches.between(tid, before, after);
-    // The threads of other tests may hold the address space before.
-    let wake = waits.iter().rev().find_map(|away| match away.why {
-        Why::Blocked(Some(wake)) => Some(wake),
+    // The threads of other tests may hold the address space before and afterwards.
+    let stack = waits.iter().find_map(|away| match away.why {
+        Why::Blocked(Some(wake)) => match wake.by {
+            Waker::Thread { pid, tid, stack } if tid == writer => {
+                assert_eq!(pid, std::process::id() as i32);
+                Some(stack)
+            }
+            _ => None,
+        },
         _ => None,
     });
-    let wake = wake.unwrap_or_else(|| panic!("nobody woke it: {waits:?}"));
-    let Waker::Thread { pid, tid, stack } = wake.by else {
-        panic!("{wake:?}");
-    };
-    assert_eq!((pid, tid), (std::process::id() as i32, writer));
+    let stack = stack.unwrap_or_else(|| panic!("it was not {writer} that woke it: {waits:?}"));
     let stack = switches.stack(stack.expect("a stack")).expect("kept");
     assert!(stack.ip != 0 && stack.sp != 0 && stack.bytes.len() > 64);
     let faults = switches.between(writer, before, after);
