@@ -66,6 +66,7 @@ fn a_new_thread_has_the_name_of_its_maker() {
 fn who_lets_others_run_is_seen() {
     use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
     use nix::unistd::Pid;
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     let Some(mut switches) = with_tracepoints() else {
@@ -83,16 +84,18 @@ fn who_lets_others_run_is_seen() {
     };
     let cpu = sched_getcpu().unwrap();
     on_one(cpu);
-    let stop = AtomicBool::new(false);
+    let (stop, are_there) = (AtomicBool::new(false), Barrier::new(2));
     let tid = nix::unistd::gettid().as_raw();
     let before = crate::tsc();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             on_one(cpu);
+            are_there.wait();
             while !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
         });
+        are_there.wait();
         (0..200).for_each(|_| std::thread::yield_now());
         stop.store(true, Ordering::Relaxed);
     });
