@@ -166,6 +166,7 @@ const PROGRAMS: &[Target] = &[
     c("interrupted_inside", "c/interrupted_inside.c", &[]),
     c("is_stopped", "c/is_stopped.c", &[]),
     c("jump_table", "c/jump_table.c", &[]).at_o0_too(),
+    c("comes_back", "c/comes_back.c", &[]),
     c("computed_jumps", "c/computed_jumps.c", &[]),
     c("jumps_out", "c/jumps_out.c", &[]),
     c("kinds", "c/kinds.c", &["-ldl"]),

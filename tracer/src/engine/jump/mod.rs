@@ -10,6 +10,7 @@ mod calibrate;
 mod coverage;
 mod delivery;
 mod detach;
+mod exits;
 mod flags;
 mod function;
 mod installed;
@@ -284,11 +285,16 @@ impl Jump {
         let mappings = maps::read(pid)?;
         let ground = self.ground(&mappings);
         if self.space.is_none() {
-            self.space = Some(self.map_space(&memory, &mappings)?);
-            if detach::is_anothers(&leftovers::find(pid, &memory), &memory) {
+            let space = self.map_space(&memory, &mappings)?;
+            let space = self.space.insert(space);
+            let found = leftovers::find(pid, &memory);
+            if detach::is_anothers(&found, &memory) {
                 // It looked at the same moment. Whoever comes later sees the earlier one, or both see each other.
                 return Err(detach::taken(pid));
             }
+            let left = found.into_iter().flat_map(|it| it.installed.code);
+            let exits = exits::of(&memory, &left.collect::<Vec<_>>())?;
+            space.patches.note_ways_back(exits);
         }
         let outcome = self.with_space(|engine, space| {
             let caller = space.installed.caller;

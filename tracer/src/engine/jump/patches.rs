@@ -150,7 +150,7 @@ impl Half {
 #[derive(Default, Debug)]
 pub struct Patches {
     active: BTreeMap<u64, Patch>,
-    /// Where the stubs of all patches there have been go on in the text: a thread may still be in one.
+    /// Where the stubs of all patches there have been go on in the text, those of earlier tracers too: a thread may still be in one.
     ways_back: BTreeSet<u64>,
     half: Half,
 }
@@ -160,6 +160,11 @@ impl Patches {
     #[must_use]
     pub fn get(&self, at: u64) -> Option<&Patch> {
         self.active.get(&at)
+    }
+
+    /// Notes where a thread may come out of what earlier tracers have left.
+    pub fn note_ways_back(&mut self, ways: BTreeSet<u64>) {
+        self.ways_back.extend(ways);
     }
 
     /// Whether a thread may still come out of an earlier stub in the middle of these bytes.
