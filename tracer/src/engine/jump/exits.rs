@@ -149,6 +149,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_stub_goes_on_at_is_left_whole_where_somebody_has_removed_the_probe() {
+        comes_back(|engine, serve| {
+            let own = serve.bytes_at(serve.entry(), 16).unwrap();
+            engine.memory.write(TargetAddr(serve.entry()), own).unwrap();
+            engine
+        });
+    }
+
+    #[test]
     fn jumps_are_found_wherever_they_are() {
         let mut code = vec![0_u8; 2 * CHUNK as usize];
         let start = code.as_ptr() as u64;

@@ -207,18 +207,12 @@ impl Patches {
         })
     }
 
-    /// Forgets the patches in whose places the program's own code stands. Whether there were any.
+    /// Forgets the patches in whose places the program's own code stands. Whether there were any. A thread may still be in their stubs:
+    /// the program may have written the same code again.
     pub fn forget_taken_out(&mut self, memory: &Memory) -> bool {
         let before = self.active.len();
-        let ways_back = &mut self.ways_back;
-        self.active.retain(|_, patch| {
-            let is_there = !stands(memory, patch.at, &patch.original);
-            is_there || {
-                // What was there is gone, and with it whoever was in it.
-                ways_back.remove(&patch.next);
-                false
-            }
-        });
+        self.active
+            .retain(|_, patch| !stands(memory, patch.at, &patch.original));
         self.active.len() < before
     }
 
