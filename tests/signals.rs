@@ -197,15 +197,18 @@ fn darc_is_interrupted() {
     }
 }
 
-/// A handler returns to an instruction in the middle of what a probe has displaced meanwhile.
+/// A handler returns to an instruction in the middle of what a probe has displaced meanwhile. Another one has interrupted it, on another
+/// stack, and its own is in shared memory.
 #[test]
 fn a_handler_returns_into_the_middle_of_a_probe() {
     for_all(|engine, opt| {
-        let target = Target::start("interrupted_inside", opt, &[]);
-        let task = Task::new(engine, "serve").options(&["-d", "500ms"]);
-        let analysis = task.attach(target.pid());
-        assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
-        target.finish_like_native(&program("interrupted_inside", opt), &[]);
+        for arguments in [&[][..], &["shared"]] {
+            let target = Target::start("interrupted_inside", opt, arguments);
+            let task = Task::new(engine, "serve").options(&["-d", "500ms"]);
+            let analysis = task.attach(target.pid());
+            assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
+            target.finish_like_native(&program("interrupted_inside", opt), arguments);
+        }
     });
 }
 

@@ -2,38 +2,31 @@
  * A thread of which a signal handler returns into the middle of what a probe at f0's entry displaces: an instruction of
  * f0 faults, and the handler goes on when somebody has changed f0's code, or standard input is at its end.
  *
+ * With "shared" f0 runs on a stack in shared memory, and the handler waits in another one, on a stack of its own.
+ *
  * f0 is `serve`. Peaks do not matter here.
  */
 #include "work.h"
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 uint64_t serve(uint64_t *counter, uint64_t key);
 
-/* The first instruction is one byte long, the second one faults, and a jump takes five bytes. */
-__asm__(".text\n"
-        ".globl serve\n"
-        ".type serve, @function\n"
-        "serve:\n"
-        "    .cfi_startproc\n"
-        "    push %rbx\n"
-        "    .cfi_adjust_cfa_offset 8\n"
-        "    mov (%rdi), %rax\n"
-        "    lea 1(%rsi), %rbx\n"
-        "    add %rbx, %rax\n"
-        "    mov %rax, (%rdi)\n"
-        "    pop %rbx\n"
-        "    .cfi_adjust_cfa_offset -8\n"
-        "    ret\n"
-        "    .cfi_endproc\n"
-        ".size serve, .-serve\n");
+/* The first instruction lowers no stack pointer and is three bytes long, the second one faults, and a jump takes five bytes. */
+__asm__(".text\n" ASM_FUNCTION(serve,
+                               "    mov %rsi, %rax\n"
+                               "    mov (%rdi), %rdx\n"
+                               "    lea 1(%rax,%rdx), %rax\n"
+                               "    mov %rax, (%rdi)\n"
+                               "    ret\n"));
 
 static uint64_t *counter;
 static char code[16];
 static struct run run;
 
-static void on_fault(int number)
+static void await_change(int number)
 {
     (void)number;
     if (run.waits) {
@@ -41,7 +34,36 @@ static void on_fault(int number)
         while (memcmp((void *)serve, code, sizeof code) == 0 && !stdin_closed())
             usleep(1000);
     }
+}
+
+static void on_fault(int number)
+{
+    signal(number, SIG_DFL);
+    raise(SIGUSR1);
     mprotect(counter, 4096, PROT_READ | PROT_WRITE);
+}
+
+static ucontext_t outside, inside;
+
+static void serve_first(void)
+{
+    uint64_t first = serve(counter, 7);
+    printf("first=%llu\n", (unsigned long long)first);
+}
+
+static void serve_on_shared_stack(void)
+{
+    enum { STACK = 64 << 10 };
+    static char alternate[64 << 10];
+    stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
+    sigaltstack(&stack, NULL);
+    getcontext(&inside);
+    inside.uc_stack.ss_size = STACK;
+    inside.uc_stack.ss_sp =
+        mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    inside.uc_link = &outside;
+    makecontext(&inside, serve_first, 0);
+    swapcontext(&outside, &inside);
 }
 
 static uint64_t op(uint64_t key)
@@ -53,11 +75,16 @@ static uint64_t op(uint64_t key)
 
 int main(int argc, char **argv)
 {
-    run = parse_run(argc, argv, 800);
+    int shared = argc > 1 && strcmp(argv[argc - 1], "shared") == 0;
+    struct sigaction waits = {.sa_handler = await_change, .sa_flags = SA_ONSTACK};
+    run = parse_run(argc - shared, argv, 800);
     memcpy(code, (void *)serve, sizeof code);
     counter = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     signal(SIGSEGV, on_fault);
-    uint64_t first = serve(counter, 7);
-    printf("first=%llu\n", (unsigned long long)first);
+    sigaction(SIGUSR1, &waits, NULL);
+    if (shared)
+        serve_on_shared_stack();
+    else
+        serve_first();
     return run_ops((struct run){.ops = run.ops == UINT64_MAX ? 800 : run.ops}, op);
 }

@@ -39,9 +39,16 @@ impl Interrupted {
             let index = mappings.partition_point(|mapping| mapping.end <= addr);
             mappings.get(index).filter(|mapping| mapping.contains(addr))
         };
-        let is_stack = |it: &Mapping| it.writable && !it.shared && !it.is_file();
-        of(self.pc).is_none_or(|code| code.executable) && of(self.sp).is_none_or(is_stack)
+        of(self.pc).is_none_or(|code| code.executable) && of(self.sp).is_none_or(may_be_stack)
     }
+}
+
+/// Whether it is memory that can be written, and no file's or device's. Shared memory has names.
+fn may_be_stack(mapping: &Mapping) -> bool {
+    const SHARED: [&[u8]; 4] = [b"/dev/zero (deleted)", b"/memfd:", b"/SYSV", b"/dev/shm/"];
+    let name = mapping.name.as_os_str().as_encoded_bytes();
+    let is_named = || SHARED.iter().any(|shared| name.starts_with(shared));
+    mapping.writable && ((!mapping.shared && !mapping.is_file()) || is_named())
 }
 
 /// What looks so in a part of a stack that begins at `from`, a multiple of eight: the code segment follows the flags in a
@@ -164,6 +171,31 @@ mod tests {
         assert!(frame(code, on).is_likely(&mappings));
         assert!(!frame(code, code).is_likely(&mappings));
         assert!(!frame(on, on).is_likely(&mappings), "it is no code");
+    }
+
+    #[test]
+    fn a_stack_is_looked_for_in_shared_memory() {
+        let is_likely = |name: &str| {
+            let line = format!("1000-2000 rw-s 00000000 00:01 7 {name}\n");
+            let mappings = maps::parse(line.as_bytes());
+            let frame = Interrupted {
+                at: 0,
+                pc: 16,
+                sp: 0x1800,
+            };
+            frame.is_likely(&mappings)
+        };
+        for name in [
+            "/dev/zero (deleted)",
+            "/memfd:stacks (deleted)",
+            "/SYSV00000000 (deleted)",
+            "/dev/shm/stacks",
+        ] {
+            assert!(is_likely(name), "{name}");
+        }
+        for name in ["/dev/dri/card0", "/home/file"] {
+            assert!(!is_likely(name), "{name}");
+        }
     }
 
     #[test]
