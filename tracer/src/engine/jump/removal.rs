@@ -295,7 +295,7 @@ pub fn has_guests(pid: i32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use crate::maps;
     use crate::plan::Goroutines;
     use crate::remote_call::RemoteCaller;
@@ -305,8 +305,8 @@ mod tests {
     use super::super::layout::{HEADER, header};
     use super::*;
 
-    /// Mappings of ours in this process, with code at an address.
-    fn installed(pid: i32, code: u64, goroutines: Option<Goroutines>) -> Installed {
+    /// Mappings of ours in a process, with code at an address.
+    pub fn installed(pid: i32, code: u64, goroutines: Option<Goroutines>) -> Installed {
         let around = Surroundings {
             pid,
             control: 0,

@@ -1,6 +1,8 @@
-//! Signals that arrive anywhere in the stubs, with handlers that look at the stack or leave it.
+//! What comes in between anywhere in the stubs: signals, with handlers that look at the stack, leave it or make calls, and the end of
+//! the tracer.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
@@ -8,6 +10,8 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::*;
+use crate::engine::jump::removal;
+use crate::memory::Memory;
 use crate::sys;
 
 /// What a signal handler does.
@@ -19,11 +23,24 @@ enum Handler {
     Throw,
     /// Jumps to where all began, as `siglongjmp` does.
     Jump,
+    /// Makes calls that are measured, and returns.
+    Call,
+    /// There is none: the tracer has been killed, and the next one puts the return addresses back.
+    None,
 }
 
 thread_local! {
     /// The function at which the stubs put return addresses back.
     static UNWINDER: Cell<u64> = const { Cell::new(0) };
+    /// A function that makes measured calls, as many as its fifth argument has groups of twenty bits.
+    static CALLER: Cell<u64> = const { Cell::new(0) };
+}
+
+extern "C" fn call(_: i32) {
+    // SAFETY: the function was emitted by the test, and keeps what the ABI wants kept.
+    let caller: extern "C" fn(u64, u64, u64, u64, u64) =
+        unsafe { std::mem::transmute(CALLER.get()) };
+    caller(1, 2, 3, 4, 1 << 40);
 }
 
 extern "C" fn look_at_the_stack(_: i32) {
@@ -42,6 +59,7 @@ fn install(handler: Handler) {
     let function = match handler {
         Handler::Backtrace => look_at_the_stack,
         Handler::Throw | Handler::Jump => throw,
+        Handler::Call | Handler::None => call,
     };
     // SAFETY: an all-zero action is a valid one, and the handler has the signature that it is called with.
     unsafe {
@@ -51,10 +69,11 @@ fn install(handler: Handler) {
     }
 }
 
-/// Runs the code in a child whose handler is called when it first comes to an instruction. How the child ended.
+/// Runs the code in a child whose handler is called when it comes to an instruction for the n-th time. How the child ended.
 fn interrupt(
+    arena: &Arena,
     run: extern "C" fn(&mut State),
-    at: u64,
+    (at, times): (u64, usize),
     handler: Handler,
     judge: &dyn Fn(&State) -> i32,
 ) -> WaitStatus {
@@ -89,10 +108,20 @@ fn interrupt(
     };
     assert_eq!(stopped(), WaitStatus::Stopped(child, Signal::SIGSTOP));
     let began = arrive(run as *const () as u64);
+    for _ in 1..times {
+        arrive(at);
+        ptrace::step(child, None).unwrap();
+        assert_eq!(stopped(), WaitStatus::Stopped(child, Signal::SIGTRAP));
+    }
     arrive(at);
     let end = match handler {
         Handler::Jump => begin_again(began),
-        Handler::Backtrace | Handler::Throw => {
+        Handler::None => {
+            reveal(arena, child);
+            ptrace::cont(child, None).unwrap();
+            stopped()
+        }
+        Handler::Backtrace | Handler::Throw | Handler::Call => {
             ptrace::cont(child, Signal::SIGUSR1).unwrap();
             match (handler, stopped()) {
                 (Handler::Throw, WaitStatus::Stopped(_, Signal::SIGTRAP)) => begin_again(began),
@@ -105,6 +134,16 @@ fn interrupt(
         stopped();
     }
     end
+}
+
+/// As the next tracer does it.
+fn reveal(arena: &Arena, child: Pid) {
+    let mut installed = removal::tests::installed(child.as_raw(), arena.code, None);
+    installed.code = std::iter::once(arena.code..arena.code + CODE_BYTES as u64).collect();
+    (installed.around, installed.blocks) = (arena.around, BLOCK_COUNT as u32);
+    let memory = Memory::open(child.as_raw()).unwrap();
+    installed.set_generation(&memory, 0).unwrap();
+    installed.reveal(&memory, &[]);
 }
 
 /// A function whose entry is hooked.
@@ -124,6 +163,15 @@ fn hooked(arena: &mut Arena, unwinding: stubs::Unwinding) -> u64 {
         stubs::unwinding(at, &region, unwinding, around, runtime).unwrap()
     });
     at
+}
+
+/// Afterwards the thread has a block, of which the shadow stack is as if it had never been used.
+fn run_unseen(arena: &Arena, run: extern "C" fn(&mut State)) {
+    run(&mut State::arbitrary(FLAGS[0]));
+    let shadow = arena.control + BLOCKS + block::SHADOW + entry::SIZE;
+    for at in (shadow..arena.block(block::REAL_LIMIT)).step_by(8) {
+        set(at, 0);
+    }
 }
 
 /// Calls a handler before every instruction of darc's that a call of f0 comes to.
@@ -153,12 +201,7 @@ fn everywhere(ends: F0End, handler: Handler) {
         arena.patch_region(p.after + 3, 7, &tail[1..3], Item::Ret(tail[3]));
     }
     UNWINDER.set(unwinder);
-    // Afterwards the thread has a block, of which the shadow stack is as if it had never been used.
-    run(&mut State::arbitrary(FLAGS[0]));
-    let shadow = arena.control + BLOCKS + block::SHADOW + entry::SIZE;
-    for at in (shadow..arena.block(block::REAL_LIMIT)).step_by(8) {
-        set(at, 0);
-    }
+    run_unseen(&arena, run);
     let head = word(arena.rings + ring::HEAD);
     assert!(head > 0);
     let judge = |state: &State| match () {
@@ -172,7 +215,7 @@ fn everywhere(ends: F0End, handler: Handler) {
     let places = frames::visited(&arena, run);
     assert!(places.len() > 200, "{}", places.len());
     for at in places {
-        let end = interrupt(run, at, handler, &judge);
+        let end = interrupt(&arena, run, (at, 1), handler, &judge);
         let wanted = matches!(end, WaitStatus::Exited(_, 0));
         assert!(wanted, "{handler:?} before {at:#x}: {end:?}");
     }
@@ -191,4 +234,81 @@ fn a_signal_handler_may_throw_anywhere() {
 #[test]
 fn a_signal_handler_may_jump_away_anywhere() {
     everywhere(F0End::HiddenReturn, Handler::Jump);
+}
+
+/// Where a tail call calls itself, the return address that is hidden is one of ours already. Whatever comes in between, it returns there.
+fn in_tail_calls(handler: Handler) {
+    const DIFFERS: i32 = 2;
+    let mut arena = Arena::new();
+    let end = callee(&mut arena);
+    let start = arena.next();
+    let again = arena.assemble(|a| {
+        let mut done = a.create_label();
+        a.lea(rdi, qword_ptr(rdi + rdi)).unwrap();
+        a.shr(r8, 20).unwrap();
+        a.je(done).unwrap();
+        a.jmp(start).unwrap();
+        for _ in 0..3 {
+            a.nop().unwrap();
+        }
+        a.set_label(&mut done).unwrap();
+        a.jmp(end).unwrap();
+    });
+    let lengths = arena.instructions(again, 12);
+    let lengths: Vec<_> = lengths.iter().map(Instruction::len).collect();
+    assert_eq!(lengths, [4, 4, 2, 2]);
+    let p = program(&mut arena, 5, |a| a.call(again).unwrap());
+    let unwinder = hooked(&mut arena, stubs::Unwinding::Begins);
+    for (fnode, function) in [(1, 5), (2, 6), (3, 6)] {
+        arena.expand(fnode, function, arena.descriptor_at(fnode + 1));
+    }
+    let run = trampoline(&mut arena, p.f0);
+    let mut plain = State::arbitrary(FLAGS[0]);
+    run(&mut plain);
+    arena.patch_f0(p.f0, 5, F0End::HiddenReturn);
+    let site = call_site(Kind::Call(Callee::Direct(again)), p.after);
+    arena.patch_site(p.site, 5, &site);
+    let jump = again + 10;
+    let mut site = call_site(Kind::Tail(Callee::Direct(again), None), jump + 5);
+    site.function = 6;
+    arena.patch_site(jump, 5, &site);
+    let (stub, _) = arena.frames.last().unwrap().clone();
+    UNWINDER.set(unwinder);
+    CALLER.set(again);
+    run_unseen(&arena, run);
+    let ops = arena.ops();
+    assert_eq!(ops[0][5] as u32, 3, "both tail calls are measured");
+    let mut places = BTreeMap::new();
+    frames::step(run, |moment| {
+        if stub.contains(&moment.pc) {
+            *places.entry(moment.pc).or_insert(0) += 1;
+        }
+    });
+    assert!(places.len() > 60, "{}", places.len());
+    let judge = |state: &State| match *state == plain {
+        true => 0,
+        false => DIFFERS,
+    };
+    for (at, times) in places {
+        for times in 1..=times {
+            let end = interrupt(&arena, run, (at, times), handler, &judge);
+            let wanted = matches!(end, WaitStatus::Exited(_, 0));
+            assert!(wanted, "{handler:?} before {at:#x}, {times}: {end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_handler_may_look_at_the_stack_in_tail_calls() {
+    in_tail_calls(Handler::Backtrace);
+}
+
+#[test]
+fn a_signal_handler_may_make_calls_in_tail_calls() {
+    in_tail_calls(Handler::Call);
+}
+
+#[test]
+fn the_tracer_may_be_killed_in_tail_calls() {
+    in_tail_calls(Handler::None);
 }
