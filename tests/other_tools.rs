@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::harness::{Running, Target, copy_program, darc, not_tested, wait_until};
 use crate::report::Report;
-use crate::untouched::{ProcessState, is_probed};
+use crate::untouched::{ProcessState, differing_text};
 
 const TRACING: &str = "/sys/kernel/tracing";
 
@@ -22,7 +22,7 @@ struct Uprobe {
 impl Uprobe {
     /// `None` where the kernel lets nobody have one.
     fn new(file: &Path, offset: u64) -> Option<Uprobe> {
-        let name = format!("darc_test_{}/at", std::process::id());
+        let name = format!("darc_test_{}/at_{offset:x}", std::process::id());
         let event = format!("p:{name} {}:{offset:#x}\n", file.display());
         let events = fs::OpenOptions::new()
             .append(true)
@@ -67,19 +67,29 @@ fn base_of(pid: i32, file: &Path) -> u64 {
     u64::from_str_radix(start.expect("its file"), 16).expect("an address")
 }
 
-/// Somebody counts the calls of the very function that darc measures, and stops doing so: both see the calls, and the program is
-/// as without them.
+fn has_page_of_probes(pid: i32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+    maps.contains("[uprobes]")
+}
+
+/// Somebody counts the calls of the very function that darc measures, from before darc comes or for some time while it measures, and
+/// at its first byte or behind that: both see the calls, and the program is as without them.
 #[test]
 fn somebody_else_counts_calls_of_f0() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("two_peaks");
     copy_program(program("two_peaks", Opt::O0), &path);
     let offset = offset_of(&path, "serve");
-    let Some(probe) = Uprobe::new(&path, offset) else {
+    // push %rbp; mov %rsp,%rbp; sub $N,%rsp
+    let (Some(probe), Some(behind)) = (Uprobe::new(&path, offset), Uprobe::new(&path, offset + 1))
+    else {
         return not_tested("uprobes beside darc: not root, or no tracefs at /sys/kernel/tracing");
     };
     let target = Target::start_at(&path, &["brisk"]);
     let pid = target.pid();
+    // The kernel keeps a page in the program for instructions that it runs elsewhere, from the first one on.
+    behind.enable(true);
+    wait_until("the kernel's page", || has_page_of_probes(pid));
     let before = ProcessState::of(pid);
     let out = folder.path().join("out.txt");
     let mut command = darc(&[
@@ -93,8 +103,15 @@ fn somebody_else_counts_calls_of_f0() {
     command
         .args(["--format", "json", "-p", &pid.to_string(), "-o"])
         .arg(&out);
+    let refused = Running::start(&mut command).finish();
+    assert_ne!(refused.code(), 0, "{refused:#?}");
+    let words = "a breakpoint of somebody else is in it";
+    assert!(refused.stderr.contains(words), "{refused:#?}");
+    behind.enable(false);
+    probe.enable(true);
     let analysis = Running::start(&mut command);
-    wait_until("probes", || is_probed(pid));
+    // Beside the other tool's byte.
+    wait_until("probes", || differing_text(pid).is_some_and(|it| it > 1));
     let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("it is ours");
     let at = base_of(pid, &path) + offset;
     let first = || {
@@ -103,11 +120,16 @@ fn somebody_else_counts_calls_of_f0() {
         byte[0]
     };
     const PUSH_RBP: u8 = 0x55;
+    const INT3: u8 = 0xcc;
+    assert_eq!(first(), INT3);
+    probe.enable(false);
     assert_eq!(first(), PUSH_RBP, "darc begins behind it");
     let hits = || {
         let profile = fs::read_to_string(format!("{TRACING}/uprobe_profile")).expect("it is there");
         let file = path.to_str().expect("it is ours");
-        let mine = profile.lines().find(|line| line.contains(file));
+        let name = format!(" at_{offset:x} ");
+        let mut lines = profile.lines();
+        let mine = lines.find(|line| line.contains(file) && line.contains(&name));
         let count = mine.and_then(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
         count.unwrap_or(0)
     };
