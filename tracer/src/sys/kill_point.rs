@@ -1,11 +1,14 @@
-//! For tests: a process that is killed, or panics, at the n-th thing that it does to another one.
+//! For tests: a process that is killed, panics, or comes late, at the n-th thing that it does to another one.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use crate::threads;
+
 static DONE: AtomicU64 = AtomicU64::new(0);
 static DEADLY: AtomicU64 = AtomicU64::new(u64::MAX);
 static PANICS: AtomicBool = AtomicBool::new(false);
+static AWAITED: AtomicI32 = AtomicI32::new(0);
 static LIFELINE: AtomicI32 = AtomicI32::new(-1);
 static HEIR: AtomicI32 = AtomicI32::new(0);
 
@@ -18,6 +21,12 @@ pub fn set(call: u64) {
 /// Has it panic there instead.
 pub fn panic_at(call: u64) {
     PANICS.store(true, Ordering::Relaxed);
+    set(call);
+}
+
+/// Has it come late there instead, as who waits for a processor does: this thread runs for a while before, if it can.
+pub fn late_at(call: u64, thread: i32) {
+    AWAITED.store(thread, Ordering::Relaxed);
     set(call);
 }
 
@@ -37,6 +46,10 @@ pub fn done() -> u64 {
 pub fn pass() {
     if DONE.fetch_add(1, Ordering::Relaxed) == DEADLY.load(Ordering::Relaxed) {
         assert!(!PANICS.load(Ordering::Relaxed), "a test of panics");
+        match AWAITED.load(Ordering::Relaxed) {
+            0 => {}
+            thread => return let_run(thread),
+        }
         let lifeline = LIFELINE.load(Ordering::Relaxed);
         if lifeline >= 0 {
             let _ = nix::unistd::close(lifeline);
@@ -44,5 +57,18 @@ pub fn pass() {
         }
         // SAFETY: kill takes plain integers.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+}
+
+/// Returns when a thread has run for some milliseconds, or does not run.
+fn let_run(thread: i32) {
+    const NANOSECONDS: u64 = 10_000_000;
+    let ran = || -> Option<u64> {
+        let times = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
+        times.split_ascii_whitespace().next()?.parse().ok()
+    };
+    let end = ran().map(|ran| ran + NANOSECONDS);
+    while threads::state(thread) == Some('R') && ran() < end {
+        std::thread::yield_now();
     }
 }

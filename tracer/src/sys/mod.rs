@@ -26,7 +26,7 @@ pub use process::{
     shares_descriptors, shares_memory, tells_thread_pointer, wait_child_signal,
 };
 #[cfg(test)]
-pub use process::{exit_now, refuse_kcmp, send_to_thread, take_note_of};
+pub use process::{exit_now, refuse_kcmp, send_to_thread, take_note_of, unwinder};
 pub use ptrace::{
     EVENT_STOP, RawRegisters, WaitStatus, cont, cont_to_syscall, detach, end_of_extended_state,
     event_message, extended_state, handles_calls, has_ended, interrupt, listen, look_any, look_now,

@@ -116,6 +116,15 @@ pub fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
+/// Where the function is that an exception is thrown by.
+#[cfg(test)]
+pub fn unwinder() -> u64 {
+    unsafe extern "C" {
+        fn _Unwind_RaiseException();
+    }
+    _Unwind_RaiseException as *const () as u64
+}
+
 /// A program and its arguments, as the kernel wants them.
 #[derive(Debug)]
 pub struct Argv {

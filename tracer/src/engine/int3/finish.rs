@@ -1,5 +1,7 @@
 //! Letting go of the target: first its code is put back while it runs, then each thread is stopped
 //! for an instant, in which the stacks are put back, and detached.
+//!
+//! The breakpoints at unwinders stay until the stacks are put back: a thread may throw at any moment.
 
 use std::time::{Duration, Instant};
 
@@ -33,14 +35,12 @@ impl Int3 {
         if self.end.is_some() {
             return self.let_heirs_go();
         }
-        let mut restored = self.disarm_all();
         for _ in 1..ATTEMPTS {
-            if restored.is_ok() {
+            if self.disarm_where(|roles| !roles.unwinder).is_ok() {
                 break;
             }
             // Whoever is let go meets what stays: nobody is there for it.
             std::thread::sleep(BETWEEN);
-            restored = self.disarm_all();
         }
         self.pass_syscalls(&self.memory);
         let since = Instant::now();
@@ -50,6 +50,7 @@ impl Int3 {
         // A thread may have been in the middle of making another one.
         outcome = outcome.and(self.let_borrowers_go());
         self.reveal_all();
+        let restored = self.disarm_all();
         if outcome.is_ok() {
             outcome = self.unmap_arena(&mut stopped);
         }
@@ -104,7 +105,7 @@ impl Int3 {
         }
     }
 
-    /// Lets go of the processes that share the target's memory, which is clean by now: their parents wait for
+    /// Lets go of the processes that share the target's memory, which is clean then: their parents wait for
     /// them, so they come first.
     fn let_borrowers_go(&mut self) -> Result<()> {
         let borrowers: Vec<i32> = std::mem::take(&mut self.borrowers).into_iter().collect();
@@ -118,6 +119,11 @@ impl Int3 {
             }
         }
         outcome = outcome.and(self.stop_all(others, &mut stopped));
+        if !stopped.is_empty() {
+            // Threads that run may throw when the last breakpoints are out.
+            self.reveal_all_frames();
+            outcome = outcome.and(self.disarm_all());
+        }
         for (thread, _) in stopped {
             if let Ok(registers) = thread.registers() {
                 self.reveal_stack(registers.rsp());

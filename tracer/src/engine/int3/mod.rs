@@ -16,6 +16,8 @@ mod delivery;
 mod departure;
 mod displaced;
 mod edges;
+#[cfg(test)]
+mod exceptions;
 mod finish;
 mod inside;
 #[cfg(test)]

@@ -125,6 +125,16 @@ impl Points {
         self.armed.keys().copied()
     }
 
+    /// The addresses of those that stand for something of this kind.
+    #[must_use]
+    pub fn addresses_where(&self, is_meant: impl Fn(&Roles) -> bool) -> Vec<TargetAddr> {
+        let meant = self
+            .armed
+            .iter()
+            .filter(|(_, point)| is_meant(&point.roles));
+        meant.map(|(&addr, _)| addr).collect()
+    }
+
     /// Whether a breakpoint is here, or was once: a thread may still be about to report it.
     #[must_use]
     pub fn was_armed(&self, addr: TargetAddr) -> bool {

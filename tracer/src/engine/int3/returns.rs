@@ -89,13 +89,18 @@ impl Int3 {
     /// Puts back what a core dump is to show that a thread, stopped with this stack pointer, is about to cause.
     pub(super) fn reveal_for_core(&mut self, rsp: u64) {
         let stack = self.stacks.around(self.pid, rsp);
-        self.reveal_frames_of_all(&EVERYWHERE);
+        self.reveal_all_frames();
         self.reveal_abandoned(&stack);
+    }
+
+    /// Puts back every return address of every thread that is awaited. Threads may run.
+    pub(super) fn reveal_all_frames(&mut self) {
+        self.reveal_frames_of_all(&EVERYWHERE);
     }
 
     /// Puts back every return address of every thread, abandoned ones too. All threads are stopped.
     pub(super) fn reveal_all(&mut self) {
-        self.reveal_frames_of_all(&EVERYWHERE);
+        self.reveal_all_frames();
         self.reveal_abandoned(&EVERYWHERE);
     }
 

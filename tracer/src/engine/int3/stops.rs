@@ -21,6 +21,7 @@ use super::Int3;
 use super::calls::{FrameKind, ThreadCalls};
 use super::delivery::Noticed;
 use super::inside::Inside;
+use super::points::Roles;
 use super::probes::Trap;
 
 impl Int3 {
@@ -409,8 +410,9 @@ impl Int3 {
         if dumps {
             self.dumps_core.insert(tid);
             let rsp = thread.registers().map_or(0, |registers| registers.rsp());
-            self.disarm_all()?;
+            // In this order: other threads run, and may throw.
             self.reveal_for_core(rsp);
+            self.disarm_all()?;
             // Nothing tells when they end.
             for calls in self.threads.values_mut() {
                 self.counters.ended_otherwise += u64::from(calls.give_up_op());
@@ -426,8 +428,13 @@ impl Int3 {
 
     /// Puts all text back that can be.
     pub(super) fn disarm_all(&mut self) -> Result<()> {
+        self.disarm_where(|_| true)
+    }
+
+    /// Puts the text back that can be, where the breakpoint stands for something of this kind.
+    pub(super) fn disarm_where(&mut self, is_meant: impl Fn(&Roles) -> bool) -> Result<()> {
         let mut outcome = Ok(());
-        for addr in self.points.addresses().collect::<Vec<_>>() {
+        for addr in self.points.addresses_where(is_meant) {
             let disarmed = self.points.disarm(&self.memory, &mut self.ledger, addr);
             outcome = outcome.and(unless_gone(disarmed).map(drop));
         }
