@@ -143,35 +143,58 @@ pub(crate) enum Moment {
 
 /// Runs a tracer that does `work`, and kills it. Returns the number of its calls if it came to its end.
 pub(crate) fn trace(moment: Moment, work: impl FnOnce() -> Result<()>) -> Option<u64> {
-    let (from, to) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
-    let tracer = sys::fork_into(|| {
+    let tracer = Tracer::start(|| {
         sys::kill_point::set(match moment {
             Moment::Call(call) => call,
             Moment::After(_) | Moment::Never => u64::MAX,
         });
-        child_signal::block().unwrap();
-        if let Err(error) = work() {
-            eprintln!("{moment:?}: {error}");
-            sys::exit_now(1);
-        }
-        let done = sys::kill_point::done().to_le_bytes();
-        let _ = nix::unistd::write(&to, &done);
-        sys::exit_now(0);
+        work().map(|()| sys::kill_point::done())
     });
-    drop(to);
-    let tracer = tracer.unwrap();
     if let Moment::After(microseconds) = moment {
         std::thread::sleep(Duration::from_micros(microseconds));
-        let _ = kill(Pid::from_raw(tracer), Signal::SIGKILL);
+        let _ = kill(Pid::from_raw(tracer.pid), Signal::SIGKILL);
     }
-    let status = ended(tracer, moment);
-    assert!(
-        libc::WIFSIGNALED(status) || libc::WEXITSTATUS(status) == 0,
-        "{moment:?}: the tracer failed"
-    );
-    let mut done = Vec::new();
-    File::from(from).read_to_end(&mut done).unwrap();
-    Some(u64::from_le_bytes(done.try_into().ok()?))
+    tracer.end(moment)
+}
+
+/// A process that traces others, and tells what comes of it.
+struct Tracer {
+    pid: i32,
+    told: File,
+}
+
+impl Tracer {
+    fn start(work: impl FnOnce() -> Result<u64>) -> Tracer {
+        let (told, tell) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+        let tracer = sys::fork_into(|| {
+            child_signal::block().unwrap();
+            let outcome = work();
+            let _ = match &outcome {
+                Ok(number) => nix::unistd::write(&tell, &number.to_le_bytes()),
+                Err(error) => nix::unistd::write(&tell, format!("{error:?}").as_bytes()),
+            };
+            sys::exit_now(outcome.is_err().into());
+        });
+        Tracer {
+            pid: tracer.unwrap(),
+            told: told.into(),
+        }
+    }
+
+    /// Waits for its end. What its work came to; `None` when it was killed.
+    fn end(mut self, what: impl std::fmt::Debug) -> Option<u64> {
+        let status = ended(self.pid, &what);
+        let (mut number, mut error) = ([0; 8], String::new());
+        if status == 0 {
+            self.told.read_exact(&mut number).unwrap();
+            return Some(u64::from_le_bytes(number));
+        }
+        if !libc::WIFSIGNALED(status) {
+            self.told.read_to_string(&mut error).unwrap();
+            panic!("{what:?}: the tracer failed: {status:#x}: {error}");
+        }
+        None
+    }
 }
 
 /// Waits for the end of a child.
@@ -515,19 +538,17 @@ fn a_tracer_that_panics_lets_go() {
         Ok(change.is_err())
     };
     let panicked = (0..MOST).take_while(|call| {
-        let tracer = sys::fork_into(|| {
-            child_signal::block().unwrap();
-            panic::set_hook(Box::new(|_| {}));
-            sys::exit_now(has_panicked(*call).map_or(2, i32::from));
-        });
         let what = format!("panicked at call {call}");
-        let status = ended(tracer.unwrap(), &what);
+        let tracer = Tracer::start(|| {
+            panic::set_hook(Box::new(|_| {}));
+            has_panicked(*call).map(u64::from)
+        });
+        let panicked = tracer.end(&what).expect("it was not killed");
         target.check_free(&what);
         assert_eq!(differing_text(pid), 0, "{what}: bytes of code differ");
         // What the call had mapped and could not make known.
         target.clean(&what);
-        assert!([0, 1 << 8].contains(&status), "{what}: {status:#x}");
-        status != 0
+        panicked != 0
     });
     assert!(panicked.count() > 10);
     target.finish("threads");
