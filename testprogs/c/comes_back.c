@@ -20,7 +20,8 @@ __asm__(".text\n" ASM_FUNCTION(serve,
                                "    xor %ecx, %ecx\n"
                                "    lea 1(%rsi,%rdx), %rax\n"
                                "    lea 0x1000(%rax,%rcx), %rax\n"
-                               "    ret\n"));
+                               "    ret\n")
+        "    .p2align 4\n");
 
 static uint64_t *counter;
 

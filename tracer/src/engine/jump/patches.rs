@@ -307,7 +307,8 @@ impl Patches {
             return Ok(written);
         }
         self.list(memory, control, &add)?;
-        // Threads are led into the stubs of all of them. Nothing comes back from a `ret` or jump with filling behind it in its patch.
+        // Threads are led into the stubs of all of them. Nothing comes back from a `ret` or jump with filling behind it in its patch,
+        // and there its stub has no jump to the rest.
         let ways = add.iter().filter(|patch| patch.next >= patch.end());
         self.ways_back.extend(ways.map(|patch| patch.next));
         moves.make(memory, world, &add)?;

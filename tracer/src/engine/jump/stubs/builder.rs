@@ -106,7 +106,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Appends the copy of what a patch displaces, and the way back to the rest.
+    /// Appends the copy of what a patch displaces, and the way back to the rest, where there is one.
     pub fn region(&mut self, region: &Region) -> Emitted<()> {
         self.arrives(region.arrival);
         let mut return_address = ReturnAddress::Missing;
@@ -148,6 +148,10 @@ impl<'a> Builder<'a> {
                     }
                 }
             }
+        }
+        if !region.falls_through() {
+            // A jump there would tell later tracers that it is come back to.
+            return self.a.ud2();
         }
         let mut end = self.label();
         self.a.set_label(&mut end)?;

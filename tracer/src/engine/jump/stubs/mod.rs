@@ -17,7 +17,7 @@ mod marker;
 mod sites;
 
 use darc_disasm::Operand;
-use iced_x86::{ConditionCode, Instruction};
+use iced_x86::{ConditionCode, FlowControl, Instruction};
 
 use super::asm::{Emitted, Surroundings};
 use super::flags::Flags;
@@ -169,6 +169,19 @@ impl Region {
     /// The address of the first instruction.
     fn start(&self) -> u64 {
         self.items.first().map_or(self.next, Item::addr)
+    }
+
+    /// Whether what is behind it may be run next.
+    fn falls_through(&self) -> bool {
+        let flow = match self.items.last() {
+            Some(Item::Plain(last) | Item::Ret(last) | Item::End(last, _)) => last.flow_control(),
+            Some(Item::Site(site)) => return !matches!(site.kind, Kind::Tail(_, None)),
+            Some(Item::Landing(_)) | None => return true,
+        };
+        !matches!(
+            flow,
+            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
+        )
     }
 
     /// Where its measured calls return to, as far as that is noticed there.
