@@ -32,15 +32,22 @@ impl FileId {
     /// differ the file is mapped here, too, and what the kernel says of that counts. No byte of it is read.
     #[must_use]
     pub fn is(self, file: &File) -> bool {
-        let Ok(data) = file.metadata() else {
+        let Ok(opened) = FileId::of(file) else {
             return false;
         };
-        let device = (major(data.dev()) as u32, minor(data.dev()) as u32);
-        let opened = FileId {
-            device,
-            inode: data.ino(),
-        };
         opened == self || FileId::where_mapped(file) == Some(self)
+    }
+
+    /// What the kernel says of an open file.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    pub fn of(file: &File) -> std::io::Result<FileId> {
+        let data = file.metadata()?;
+        Ok(FileId {
+            device: (major(data.dev()) as u32, minor(data.dev()) as u32),
+            inode: data.ino(),
+        })
     }
 
     fn where_mapped(file: &File) -> Option<FileId> {

@@ -1,10 +1,14 @@
 //! Where signal handlers will return to: the kernel has put the address of the interrupted instruction on the stack.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::ops::Range;
+use std::sync::LazyLock;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::addr::TargetAddr;
-use crate::maps::Mapping;
+use crate::maps::{FileId, Mapping};
 use crate::memory::Memory;
 use crate::remote_call::USER_CODE;
 
@@ -43,12 +47,20 @@ impl Interrupted {
     }
 }
 
-/// Whether it is memory that can be written, and no file's or device's. Shared memory has names.
+/// Whether it is memory that can be written, and no file's or device's. To read a file may take as long as its file system wants.
 fn may_be_stack(mapping: &Mapping) -> bool {
-    const SHARED: [&[u8]; 4] = [b"/dev/zero (deleted)", b"/memfd:", b"/SYSV", b"/dev/shm/"];
-    let name = mapping.name.as_os_str().as_encoded_bytes();
-    let is_named = || SHARED.iter().any(|shared| name.starts_with(shared));
-    mapping.writable && ((!mapping.shared && !mapping.is_file()) || is_named())
+    let is_private = !mapping.shared && !mapping.is_file();
+    mapping.writable && (is_private || Some(mapping.file.device) == device_of_shared_memory())
+}
+
+/// The device of the kernel's own file system, which all shared memory is in that is no file with a path (`shmem_file_setup` in the
+/// kernel's mm/shmem.c). Nobody can mount another one in its place.
+fn device_of_shared_memory() -> Option<(u32, u32)> {
+    static DEVICE: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
+        let memory = memfd_create(c"darc-device", MFdFlags::MFD_CLOEXEC).ok()?;
+        Some(FileId::of(&File::from(memory)).ok()?.device)
+    });
+    *DEVICE
 }
 
 /// What looks so in a part of a stack that begins at `from`, a multiple of eight: the code segment follows the flags in a
@@ -116,6 +128,7 @@ fn near_one(
 #[cfg(test)]
 mod tests {
     use crate::maps;
+    use crate::sys::SharedWords;
 
     use super::*;
 
@@ -175,26 +188,24 @@ mod tests {
 
     #[test]
     fn a_stack_is_looked_for_in_shared_memory() {
-        let is_likely = |name: &str| {
-            let line = format!("1000-2000 rw-s 00000000 00:01 7 {name}\n");
-            let mappings = maps::parse(line.as_bytes());
-            let frame = Interrupted {
-                at: 0,
-                pc: 16,
-                sp: 0x1800,
+        let memory = File::from(memfd_create(c"stacks", MFdFlags::MFD_CLOEXEC).unwrap());
+        memory.set_len(PAGE).unwrap();
+        let _shared = SharedWords::map(&memory, PAGE as usize).unwrap();
+        let mappings = maps::read(std::process::id() as i32).unwrap();
+        let is_shared = |it: &&Mapping| it.name.as_os_str() == "/memfd:stacks (deleted)";
+        let shared = mappings.iter().find(is_shared).unwrap();
+        assert!(may_be_stack(shared));
+        // It has the name, and is elsewhere.
+        let (major, minor) = shared.file.device;
+        for device in [(major, minor + 1), (254, minor)] {
+            let file = FileId {
+                device,
+                ..shared.file
             };
-            frame.is_likely(&mappings)
-        };
-        for name in [
-            "/dev/zero (deleted)",
-            "/memfd:stacks (deleted)",
-            "/SYSV00000000 (deleted)",
-            "/dev/shm/stacks",
-        ] {
-            assert!(is_likely(name), "{name}");
-        }
-        for name in ["/dev/dri/card0", "/home/file"] {
-            assert!(!is_likely(name), "{name}");
+            assert!(!may_be_stack(&Mapping {
+                file,
+                ..shared.clone()
+            }));
         }
     }
 
