@@ -207,7 +207,12 @@ fn a_handler_returns_into_the_middle_of_a_probe() {
             let task = Task::new(engine, "serve").options(&["-d", "500ms"]);
             let analysis = task.attach(target.pid());
             assert!([0, 7].contains(&analysis.darc.code()), "{analysis:#?}");
-            target.finish_like_native(&program("interrupted_inside", opt), arguments);
+            let native = Target::start("interrupted_inside", opt, arguments).finish();
+            let finished = target.finish();
+            // A breakpoint is at f0's first byte alone.
+            let led_on = if engine == "jump" { "led on\n" } else { "" };
+            assert_eq!(finished.stdout, [led_on, &native.stdout].concat());
+            assert_eq!(finished.status, native.status);
         }
     });
 }

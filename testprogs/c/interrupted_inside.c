@@ -1,6 +1,7 @@
 /*
  * A thread of which a signal handler returns into the middle of what a probe at f0's entry displaces: an instruction of
- * f0 faults, and the handler goes on when somebody has changed f0's code, or standard input is at its end.
+ * f0 faults, and the handler goes on when somebody has changed f0's code, or standard input is at its end. It says so if it returns
+ * elsewhere then.
  *
  * With "shared" f0 runs on a stack in shared memory, and the handler waits in another one, on a stack of its own.
  *
@@ -36,10 +37,15 @@ static void await_change(int number)
     }
 }
 
-static void on_fault(int number)
+static void on_fault(int number, siginfo_t *info, void *context)
 {
-    signal(number, SIG_DFL);
+    const greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    greg_t faulted = registers[REG_RIP];
+    (void)number;
+    (void)info;
     raise(SIGUSR1);
+    if (registers[REG_RIP] != faulted)
+        printf("led on\n");
     mprotect(counter, 4096, PROT_READ | PROT_WRITE);
 }
 
@@ -77,10 +83,11 @@ int main(int argc, char **argv)
 {
     int shared = argc > 1 && strcmp(argv[argc - 1], "shared") == 0;
     struct sigaction waits = {.sa_handler = await_change, .sa_flags = SA_ONSTACK};
+    struct sigaction faults = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_RESETHAND};
     run = parse_run(argc - shared, argv, 800);
     memcpy(code, (void *)serve, sizeof code);
     counter = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    signal(SIGSEGV, on_fault);
+    sigaction(SIGSEGV, &faults, NULL);
     sigaction(SIGUSR1, &waits, NULL);
     if (shared)
         serve_on_shared_stack();
