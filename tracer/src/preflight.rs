@@ -326,6 +326,13 @@ fn judge(facts: &Facts, viewer: &Viewer) -> Result<Preflight, Refusal> {
                 why: hidden_reason(facts, viewer),
             });
         }
+        // Its memory is gone: it has ended since its threads were counted.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Refusal::Exited {
+                pid,
+                comm: facts.comm.clone(),
+            });
+        }
         Err(error) => {
             return Err(Refusal::Unreadable {
                 pid,

@@ -321,3 +321,16 @@ fn what_is_no_program_is_not_waited_for() {
         assert_eq!(unsupported_file(path), None, "{path:?}");
     }
 }
+
+#[test]
+fn a_process_whose_memory_is_gone_has_ended() {
+    let facts = Facts {
+        executable: Err(io::Error::from(io::ErrorKind::NotFound)),
+        ..ordinary()
+    };
+    let refused = judge(&facts, &user());
+    assert!(
+        matches!(refused, Err(Refusal::Exited { .. })),
+        "{refused:?}"
+    );
+}
