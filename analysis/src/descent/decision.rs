@@ -7,9 +7,7 @@ use crate::descent::ftree::{Callee, Expansion};
 use crate::descent::peak_record::{Outcome, PathState, Stop};
 use crate::descent::recursion;
 use crate::descent::root_cause::{is_told_at_f0, part_of, shares};
-use crate::descent::share::{
-    self, Estimate, Interval, Named, Weight, enough, is_look, limit, named,
-};
+use crate::descent::share::{self, Estimate, Interval, Named, Weight, is_look, limit, named};
 use crate::descent::{Analysis, Request};
 use crate::off_cpu::apart::long_without;
 
@@ -165,7 +163,7 @@ impl Analysis {
         }
     }
 
-    /// No ops come any more: what waits for long ones alone is decided without, and the estimates decide where there are enough.
+    /// No ops come any more: what waits for long ones alone is decided without.
     pub fn decide_without_long_ops(&mut self) {
         self.keep_answers();
         let least = self.params.decision_ops.max(1);
@@ -201,11 +199,7 @@ impl Analysis {
         let parts = self.parts(id, peak);
         let estimates: Vec<Estimate> = parts.iter().map(|(_, estimate)| *estimate).collect();
         let record = self.ftree.fnode(id).record(peak);
-        let most = match may_wait {
-            true => limit(self.params.decision_ops),
-            false => enough(self.params.decision_ops),
-        };
-        let at_last = record.decision_ops >= most;
+        let at_last = record.decision_ops >= limit(self.params.decision_ops);
         if may_wait && !at_last && self.waits_for_long_ops(id, peak) {
             return false;
         }

@@ -38,10 +38,6 @@ const UNSEEN: f64 = 2.5;
 const MOST_SITES: f64 = 12.0;
 /// At most so many times the least number of ops decide.
 const MOST_OPS: u64 = 20;
-/// ... and, when no more come, if there are so many times as many as are looked at first,
-const ENOUGH: u64 = 3;
-/// ... and so many: what was not called in these is clearly none.
-const LEAST_ENOUGH: u64 = 58;
 /// So many times the least number of ops are waited for where long ones are missing: among a hundred of them there is one of what is
 /// 5% of the ops.
 pub(crate) const LONG_OPS: u64 = 5;
@@ -314,11 +310,6 @@ pub(crate) fn is_look(ops: u64, least: u64) -> bool {
 /// After so many ops the estimates decide.
 pub(crate) fn limit(least: u64) -> u64 {
     least.max(1).saturating_mul(MOST_OPS)
-}
-
-/// Where no more ops come, the estimates decide from so many on.
-pub(crate) fn enough(least: u64) -> u64 {
-    least.saturating_mul(ENOUGH).max(LEAST_ENOUGH)
 }
 
 /// Which parts of a time are causes of it; nothing where more ops are needed to tell. The estimates decide `at_last`.
