@@ -165,7 +165,6 @@ impl Analysis {
 
     /// No ops come any more: what waits for long ones alone is decided without.
     pub fn decide_without_long_ops(&mut self) {
-        self.keep_answers();
         let least = self.params.decision_ops.max(1);
         loop {
             let waiting = self.ftree.fnodes().flat_map(|fnode| {

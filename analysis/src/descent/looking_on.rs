@@ -19,8 +19,12 @@ use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
 use crate::profile::peaks::Peak;
 use crate::values::Values;
 
-/// Where a peak's causes are known.
-const FOUND: &[PeakStatus] = &[PeakStatus::RootCauseFound, PeakStatus::MaxDepthReached];
+/// A peak has an answer.
+const ANSWERED: [PeakStatus; 3] = [
+    PeakStatus::RootCauseFound,
+    PeakStatus::MaxDepthReached,
+    PeakStatus::Spread,
+];
 /// No op is as long.
 const NO_OP: RangeInclusive<Ticks> = Ticks(u64::MAX)..=Ticks(u64::MAX);
 /// A known peak stays the peak of a hump that has this part of its ops,
@@ -133,8 +137,8 @@ impl Analysis {
         }
     }
 
-    /// No ops come any more: known peaks that are part of the hump of another one, by all ops, are dropped where nothing was decided
-    /// of them.
+    /// No ops come any more: known peaks that are part of the hump of another one, by all ops, are dropped where it is not known
+    /// what f0 spends its time on.
     pub fn drop_former_peaks(&mut self) {
         let is_meant = self.looking == Looking::On && !self.params.is_asked_for();
         if !is_meant || self.stored.is_some() {
@@ -168,7 +172,9 @@ impl Analysis {
     pub(crate) fn goes_on(&mut self) -> bool {
         if self.looking == Looking::Enough {
             self.looking = Looking::Checked;
-            self.before_cut = None;
+            if self.answered_part() >= HALF {
+                self.before_cut = None;
+            }
             self.begin_checks();
             if !self.is_answered() {
                 return true;
@@ -198,42 +204,26 @@ impl Analysis {
         // Where all that is known stays, and there is more beside it, nothing is ever to be taken back.
         let is_more = (0..self.peaks.len()).all(|at| kept.contains(&Some(at)));
         if !found.is_empty() && !is_same {
-            match is_more {
-                true => self.before_cut = None,
-                false => self.remember(),
-            }
+            self.before_cut = (!is_more).then(|| Box::new(self.clone()));
             self.replace_peaks(&found, &kept);
         }
     }
 
-    /// Keeps what is known by now, to be taken back.
-    pub(crate) fn remember(&mut self) {
-        self.before_cut = None;
-        self.before_cut = Some(Box::new(self.clone()));
-    }
-
-    /// The part of the time of all peaks that is in those whose status is one of these.
-    fn part_of_time(&self, statuses: &[PeakStatus]) -> f64 {
+    /// The part of the time of all peaks that is in those that have an answer.
+    fn answered_part(&self) -> f64 {
         let time = |is_meant: &dyn Fn(&Peak) -> bool| -> f64 {
             let peaks = self.peaks().into_iter().filter(is_meant);
             peaks.map(|peak| peak.content.total.0 as f64).sum()
         };
-        let is_meant = |peak: &Peak| statuses.contains(&self.peak_status(peak.number));
-        time(&is_meant) / time(&|_| true).max(1.0)
+        let is_answered = |peak: &Peak| ANSWERED.contains(&self.peak_status(peak.number));
+        time(&is_answered) / time(&|_| true).max(1.0)
     }
 
-    /// Forgets what was before the peaks were cut anew, where those of now have answers for most of the time.
-    pub(crate) fn keep_answers(&mut self) {
-        if self.part_of_time(&[FOUND, &[PeakStatus::Spread]].concat()) >= HALF {
-            self.before_cut = None;
-        }
-    }
-
-    /// Nothing more will be seen. Where the peaks were cut anew, those whose causes are not found have most of the time, and those of
-    /// before had causes for more of it, these are taken back. Whether they were.
+    /// Nothing more will be seen. Where the peaks were cut anew, those without an answer have most of the time, and the answers of before
+    /// were of more of it, these are taken back, with their peaks. Whether they were.
     pub fn take_back(&mut self) -> bool {
-        let found = self.part_of_time(FOUND);
-        let is_better = |before: &Analysis| found < HALF && before.part_of_time(FOUND) > found;
+        let answered = self.answered_part();
+        let is_better = |before: &Analysis| answered < HALF && before.answered_part() > answered;
         let Some(before) = self.before_cut.take().filter(|before| is_better(before)) else {
             return false;
         };
@@ -255,7 +245,7 @@ impl Analysis {
     }
 
     /// Which known peak each of these is.
-    pub(crate) fn known_among(&self, found: &[Peak]) -> Vec<Option<usize>> {
+    fn known_among(&self, found: &[Peak]) -> Vec<Option<usize>> {
         found.iter().map(|hump| self.same_as(hump, found)).collect()
     }
 
@@ -557,6 +547,14 @@ mod tests {
         session.analysis.seen_enough();
         session.serve();
         assert!(!session.analysis.is_answered());
+        // Whether they are open still, or have ended without an answer.
+        let mut ended = session.analysis.clone();
+        ended.end_descents();
+        assert!(ended.is_answered() && ended.take_back());
+        assert_eq!(
+            ended.peaks(),
+            session.analysis.before_cut.as_ref().unwrap().peaks()
+        );
         assert!(session.analysis.take_back());
         assert_eq!(causes(&session), before);
         assert!(session.analysis.is_finished());
