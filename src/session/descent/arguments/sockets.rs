@@ -53,8 +53,11 @@ impl Sockets {
     pub fn name(&mut self, pid: i32, inode: u64) -> String {
         let began = Instant::now();
         if self.next.is_none_or(|next| began >= next) {
-            if let Some(names) = read(pid, of_this_thread() + self.longest) {
-                self.names = names;
+            match read(pid, of_this_thread() + self.longest) {
+                Some((names, true)) => self.names = names,
+                // What it did not come to is as it was.
+                Some((names, false)) => self.names.extend(names),
+                None => {}
             }
             let took = began.elapsed().max(Duration::from_millis(1));
             self.next = Some(began + SELDOM * took);
@@ -64,12 +67,16 @@ impl Sockets {
     }
 }
 
-/// The names of all sockets, as far as they are read before this thread has used that much of the processor's time; nothing where a table
-/// cannot be opened.
-fn read(pid: i32, until: Duration) -> Option<HashMap<u64, String>> {
+/// The names of all sockets, as far as they are read before this thread has used that much of the processor's time, and whether that is
+/// all; nothing where a table cannot be opened.
+fn read(pid: i32, until: Duration) -> Option<(HashMap<u64, String>, bool)> {
     let folder = threads::proc_folder(pid).join("net");
-    let (mut names, mut found) = (HashMap::new(), false);
+    let (mut names, mut found, mut is_whole) = (HashMap::new(), false, true);
     for (table, protocol, place) in TABLES {
+        // A line of it may be made for a socket that was not come to.
+        if protocol == "Unix" && !is_whole {
+            break;
+        }
         let file = match File::open(folder.join(table)) {
             Ok(file) => file,
             // A kernel without IPv6, for instance.
@@ -77,15 +84,12 @@ fn read(pid: i32, until: Duration) -> Option<HashMap<u64, String>> {
             Err(_) => return None,
         };
         found = true;
-        if !add(&mut names, file, (protocol, place), until) {
-            break;
-        }
+        is_whole &= add(&mut names, file, (protocol, place), until);
     }
-    found.then_some(names)
+    found.then_some((names, is_whole))
 }
 
-/// Adds the sockets of a table that have no name yet. False where not all of it was read: what is in none of the tables before is not known
-/// then.
+/// Adds the sockets of a table that have no name yet. False where not all of it was read.
 fn add(
     names: &mut HashMap<u64, String>,
     table: impl Read,
@@ -115,7 +119,8 @@ fn add(
 /// A socket's inode and what it is.
 fn entry(line: &str, protocol: &str, place: usize) -> Option<(u64, String)> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let inode = words.get(place)?.parse().ok()?;
+    // Without a number it is nobody's: it is waited for what may come yet (TIME_WAIT).
+    let inode = words.get(place)?.parse().ok().filter(|&inode| inode != 0)?;
     if protocol == "Unix" {
         return Some(match words.get(place + 1) {
             Some(path) => (inode, format!("Unix socket {path}")),
@@ -157,6 +162,8 @@ mod tests {
         let path = "Unix socket /run/a.sock".to_owned();
         assert_eq!(named(line, "Unix", 6), Some((4712, path)));
         assert_eq!(named("0: 1 2", "TCP", 9), None);
+        let waits = "0: 0100007F:1F90 0100007F:A2C4 06 0:0 3:1760 0 0 0 0";
+        assert_eq!(named(waits, "TCP", 9), None);
     }
 
     /// A Unix socket's path may look like the line of any other socket, and a line may be cut.
@@ -218,8 +225,13 @@ mod tests {
         assert_eq!(sockets.name(own, inode(&datagrams)), connected);
         assert!(sockets.name(own, inode(&later)).ends_with(&to));
         // That process is not there: what is known stays.
-        sockets.next = Some(Instant::now());
+        let due = Some(Instant::now());
+        sockets.next = due;
         assert_eq!(sockets.name(i32::MAX, inode(&datagrams)), connected);
-        assert_ne!(sockets.next, next);
+        assert!(sockets.next > due);
+        // Nor is anything lost where there is no time for a reading.
+        (sockets.longest, sockets.next) = (Duration::ZERO, due);
+        assert_eq!(sockets.name(own, inode(&datagrams)), connected);
+        assert!(sockets.next > due);
     }
 }

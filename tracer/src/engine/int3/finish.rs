@@ -18,6 +18,7 @@ use super::Int3;
 use super::calls::FrameKind;
 use super::inside::Inside;
 use super::landing::{PASS, SYSCALL_TRAP};
+use super::points::Roles;
 use super::returns::EVERYWHERE;
 
 /// So often it is tried to take out what cannot be taken out at once,
@@ -35,13 +36,8 @@ impl Int3 {
         if self.end.is_some() {
             return self.let_heirs_go();
         }
-        for _ in 1..ATTEMPTS {
-            if self.disarm_where(|roles| !roles.unwinder).is_ok() {
-                break;
-            }
-            // Whoever is let go meets what stays: nobody is there for it.
-            std::thread::sleep(BETWEEN);
-        }
+        // What stays is tried again below.
+        let _ = self.disarm_patiently(|roles| !roles.unwinder);
         self.pass_syscalls(&self.memory);
         let since = Instant::now();
         let mut stopped = Vec::new();
@@ -50,7 +46,7 @@ impl Int3 {
         // A thread may have been in the middle of making another one.
         outcome = outcome.and(self.let_borrowers_go());
         self.reveal_all();
-        let restored = self.disarm_all();
+        let restored = self.disarm_patiently(|_| true);
         if outcome.is_ok() {
             outcome = self.unmap_arena(&mut stopped);
         }
@@ -103,6 +99,18 @@ impl Int3 {
         for copy in self.measured_syscalls.keys() {
             let _ = memory.write(copy.offset(SYSCALL_TRAP as i64), &[PASS]);
         }
+    }
+
+    /// Puts the text back where the breakpoint stands for something of this kind. Whoever is let go meets what stays: nobody is there
+    /// for it.
+    fn disarm_patiently(&mut self, is_meant: impl Fn(&Roles) -> bool) -> Result<()> {
+        for _ in 1..ATTEMPTS {
+            if self.disarm_where(&is_meant).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(BETWEEN);
+        }
+        self.disarm_where(is_meant)
     }
 
     /// Lets go of the processes that share the target's memory, which is clean then: their parents wait for

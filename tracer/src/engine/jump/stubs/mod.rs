@@ -17,7 +17,7 @@ mod marker;
 mod sites;
 
 use darc_disasm::Operand;
-use iced_x86::{ConditionCode, FlowControl, Instruction};
+use iced_x86::{Code, ConditionCode, FlowControl, Instruction};
 
 use super::asm::{Emitted, Surroundings};
 use super::flags::Flags;
@@ -174,6 +174,7 @@ impl Region {
     /// Whether what is behind it may be run next.
     fn falls_through(&self) -> bool {
         let flow = match self.items.last() {
+            Some(Item::Plain(last)) if last.code() == Code::Hlt => return false,
             Some(Item::Plain(last) | Item::Ret(last) | Item::End(last, _)) => last.flow_control(),
             Some(Item::Site(site)) => return !matches!(site.kind, Kind::Tail(_, None)),
             Some(Item::Landing(_)) | None => return true,
