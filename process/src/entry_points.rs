@@ -10,6 +10,7 @@ use darc_disasm::direct_jumps;
 use darc_symbols::{FileAddr, Image};
 use darc_tracer::plan::Ends;
 
+use crate::hooks;
 use crate::modules::{CodeRef, ModuleId, Modules};
 
 /// No patch replaces more bytes.
@@ -38,7 +39,7 @@ pub fn ends(modules: &Modules, place: CodeRef) -> Result<Ends, String> {
 }
 
 fn ends_behind(modules: &Modules, place: CodeRef, beginning: u64) -> Result<Ends, String> {
-    is_called(modules, place)?;
+    takes_a_probe(modules, place)?;
     is_examined(modules, place.module)?;
     match of(modules, place).and_then(BTreeMap::first_key_value) {
         None => Ok(Ends::ByReturns),
@@ -88,11 +89,24 @@ const NOT_CALLED: [&str; 9] = [
 ];
 const NOT_CALLED_PREFIXES: [&str; 2] = ["_dl_runtime_resolve", "_dl_runtime_profile"];
 
+/// Whether a probe may stand at a function's entry.
+///
+/// # Errors
+/// Why none may, for people.
+pub fn takes_a_probe(modules: &Modules, place: CodeRef) -> Result<(), String> {
+    match hooks::of_unwinder(modules, place) {
+        Some(_) => Err(
+            "it belongs to the unwinder, which reads return addresses from the stack".to_owned(),
+        ),
+        None => is_called(modules, place),
+    }
+}
+
 /// Whether a call may arrive at a place: only then the word on top of the stack is a return address there.
 ///
 /// # Errors
 /// That none does.
-pub fn is_called(modules: &Modules, place: CodeRef) -> Result<(), String> {
+fn is_called(modules: &Modules, place: CodeRef) -> Result<(), String> {
     /// `mov $15, %rax` or `%eax`, then `syscall`: what the handler of a signal returns to (rt_sigreturn(2)).
     const SIGRETURN: [&[u8]; 2] = [
         &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05],

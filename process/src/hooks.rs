@@ -27,6 +27,50 @@ const STACK_COPIERS: [&str; 5] = [
     "continuation.so",
 ];
 
+/// The unwinder's functions, by the beginnings of their names: those of the C++ ABI, of libgcc and of libunwind,
+const OF_UNWINDER: [&str; 9] = [
+    "_Unwind_",
+    "uw_frame_state",
+    "uw_init_context",
+    "uw_update_context",
+    "uw_install_context",
+    "uw_advance_context",
+    "uw_identify_context",
+    "unw_",
+    "__unw_",
+];
+/// ... and by those of the names of its files, where most of its functions have no names.
+const UNWINDER_FILES: [&str; 2] = ["libgcc_s", "libunwind"];
+
+/// Those that call a function of the program for each frame.
+const CALL_BACK: [&str; 2] = ["_Unwind_Backtrace", "_Unwind_ForcedUnwind"];
+
+/// A function of the unwinder. It reads return addresses from the stack, its own among them, and leaves functions without a
+/// return: no probe stands at its entry, and it is not looked into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OfUnwinder {
+    /// It calls nothing of the program but what tells where an exception is caught.
+    ByItself,
+    /// It calls a function that the program names.
+    CallingBack,
+}
+
+/// Whether a function belongs to the unwinder.
+#[must_use]
+pub fn of_unwinder(modules: &Modules, place: CodeRef) -> Option<OfUnwinder> {
+    let module = modules.get(place.module);
+    let file = module.path.rsplit('/').next().unwrap_or_default();
+    let image = module.image.as_ref();
+    let function = image.and_then(|image| image.function_at(place.addr));
+    let is_named = |fits: &dyn Fn(&str) -> bool| function.is_some_and(|it| it.names().any(fits));
+    if is_named(&|name| CALL_BACK.contains(&name)) {
+        return Some(OfUnwinder::CallingBack);
+    }
+    let begins = |name: &str| OF_UNWINDER.iter().any(|prefix| name.starts_with(prefix));
+    let is_its = UNWINDER_FILES.iter().any(|name| file.starts_with(name)) || is_named(&begins);
+    is_its.then_some(OfUnwinder::ByItself)
+}
+
 /// Where the hooks are in the current process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Hooks {

@@ -16,7 +16,7 @@ mod ending;
 pub mod entry_points;
 pub mod futures;
 pub mod goroutines;
-mod hooks;
+pub mod hooks;
 pub mod jit;
 mod limits;
 pub mod lookup;

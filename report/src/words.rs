@@ -499,10 +499,25 @@ const NEARLY_THE_CALLS: f64 = 0.8;
 /// So many functions are named that are called where there is no probe, or that were inlined.
 const CALLEES: usize = 5;
 
+/// What takes the time of a path that ends in the unwinder (Itanium C++ ABI: exception handling): it is told as a whole, and so is what
+/// runs before the exception is caught.
+fn unwinding(path: &[String]) -> Option<String> {
+    let last = path.last().filter(|last| last.starts_with("_Unwind_"))?;
+    let last = control(last);
+    Some(match last.as_ref() {
+        "_Unwind_RaiseException" | "_Unwind_Resume" | "_Unwind_Resume_or_Rethrow" => format!(
+            "an exception (a panic) was on its way: the time is in {last}, or in cleanups that ran before it was caught"
+        ),
+        _ => format!("the time is in {last}, of the unwinder, or in what that calls"),
+    })
+}
+
 /// What the end of the path means.
 fn what(cause: &RootCauseEntry) -> String {
     let waits = match (cause.kind, cause.stop) {
-        (Kind::Function, StopReason::NoCalls) => goroutines::waiting(&cause.path),
+        (Kind::Function, StopReason::NoCalls) => {
+            goroutines::waiting(&cause.path).or_else(|| unwinding(&cause.path))
+        }
         _ => None,
     };
     if let Some(waits) = waits {

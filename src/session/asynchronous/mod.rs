@@ -151,7 +151,7 @@ impl Serving {
             if let Some(used) = return_address::is_used(modules, at) {
                 return Err(unsuitable(used.why));
             }
-            entry_points::is_called(modules, at).map_err(unsuitable)?;
+            entry_points::takes_a_probe(modules, at).map_err(unsuitable)?;
             let scanned = process.scan(addr).map_err(unsuitable)?;
             Ok::<_, ProcessError>(Some(Noticed {
                 code: Arc::clone(&scanned.code),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use darc_analysis::{Callee, SiteId};
 use darc_disasm::{CallSite, Cfg, FunctionCode, Loops, SiteKind, Target};
 use darc_process::code::Unpatched;
+use darc_process::hooks::{self, OfUnwinder};
 use darc_process::modules::Modules;
 use darc_process::{Process, return_address};
 use darc_tracer::addr::TargetAddr;
@@ -33,7 +34,15 @@ pub fn calls(
     investigation: &mut Investigation,
 ) -> Result<Calls, String> {
     let modules = process.modules();
-    if is_provided_by_kernel(entry, modules) || process.is_opaque(entry) {
+    let place = modules.place(entry);
+    let is_told_whole = match place.and_then(|place| hooks::of_unwinder(modules, place)) {
+        Some(OfUnwinder::CallingBack) => {
+            return Err("it belongs to the unwinder, and calls the program back".to_owned());
+        }
+        Some(OfUnwinder::ByItself) => true,
+        None => is_provided_by_kernel(entry, modules) || process.is_opaque(entry),
+    };
+    if is_told_whole {
         return Ok(Calls::default());
     }
     let scanned = process.scan(entry)?;

@@ -99,7 +99,7 @@ impl Session<'_> {
         let scanned = self.process.scan(addr).map_err(|reason| {
             ProcessError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
         })?;
-        entry_points::is_called(modules, f0).map_err(|reason| {
+        entry_points::takes_a_probe(modules, f0).map_err(|reason| {
             ProcessError::Unsuitable(format!("f0 cannot be measured: {reason}"))
         })?;
         if let Some(used) = return_address::is_used(modules, f0) {

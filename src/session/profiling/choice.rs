@@ -12,8 +12,6 @@ use darc_tracer::addr::TargetAddr;
 use darc_tracer::engine::Engine as _;
 use darc_tracer::engine::jump::Profiler;
 
-use crate::session::profiling::refused;
-
 /// More functions than this are not profiled at once: their probes would need some tens of megabytes.
 pub const MOST_FUNCTIONS: usize = 4000;
 
@@ -102,17 +100,9 @@ impl Source<'_> {
 
     fn add(&self, places: Vec<CodeRef>, found: &mut Found) {
         for place in places {
-            let module = self.0.modules().get(place.module);
-            let file = module.path.rsplit('/').next().unwrap_or_default();
-            let function = module
-                .image
-                .as_ref()
-                .and_then(|i| i.function_at(place.addr));
-            let strange = function.and_then(|function| refused::reason(file, function));
             let modules = self.0.modules();
-            let reason = strange
-                .map(str::to_owned)
-                .or_else(|| entry_points::is_called(modules, place).err())
+            let reason = entry_points::takes_a_probe(modules, place)
+                .err()
                 .or_else(|| Some(return_address::is_used(modules, place)?.why));
             match reason {
                 Some(reason) => found.refused.push((place, reason)),

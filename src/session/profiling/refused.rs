@@ -1,25 +1,10 @@
-//! Functions that must not be probed at their entry, whatever the person's pattern says.
+//! That nothing is left of what a person's pattern names.
 
 use darc_process::ProcessError;
 use darc_process::modules::Modules;
-use darc_symbols::{Function, escape};
+use darc_symbols::escape;
 
 use crate::session::profiling::Measured;
-
-/// Why a function is left alone.
-const UNWINDER: &str = "it belongs to the unwinder, which reads return addresses from the stack";
-
-const UNWINDER_PREFIXES: [&str; 4] = ["_Unwind_", "uw_", "unw_", "__unw_"];
-const UNWINDER_FILES: [&str; 2] = ["libgcc_s", "libunwind"];
-
-/// Why a function of a file is left alone; `None` when nothing speaks against it.
-#[must_use]
-pub fn reason(file: &str, function: &Function) -> Option<&'static str> {
-    if UNWINDER_FILES.iter().any(|name| file.starts_with(name)) {
-        return Some(UNWINDER);
-    }
-    function.names().find_map(of_name)
-}
 
 /// Why there is nothing to profile: none of what was found has a probe.
 #[must_use]
@@ -45,24 +30,4 @@ pub fn nothing_is_left(modules: &Modules, measured: &Measured) -> ProcessError {
     ProcessError::Unsuitable(format!(
         "nothing to profile: {name} cannot have a probe: {reason}; name other functions"
     ))
-}
-
-fn of_name(name: &str) -> Option<&'static str> {
-    let mut prefixes = UNWINDER_PREFIXES.iter();
-    prefixes
-        .any(|prefix| name.starts_with(prefix))
-        .then_some(UNWINDER)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ordinary_functions_are_not_refused() {
-        for name in ["main", "malloc", "start", "uwe", "dlclose", "_dl_fixup"] {
-            assert_eq!(of_name(name), None, "{name}");
-        }
-        assert_eq!(of_name("_Unwind_Resume"), Some(UNWINDER));
-    }
 }

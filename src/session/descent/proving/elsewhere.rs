@@ -26,7 +26,7 @@ pub fn measured(at: CodeRef, process: &Process<'_>) -> Result<Asynchronous, Stri
     if let Some(used) = return_address::is_used(modules, at) {
         return Err(used.why);
     }
-    entry_points::is_called(modules, at)?;
+    entry_points::takes_a_probe(modules, at)?;
     let code = Arc::clone(&process.scan(addr)?.code);
     Ok(Asynchronous {
         enqueue: None,

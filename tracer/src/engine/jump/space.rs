@@ -126,11 +126,12 @@ impl Space {
             unplaced,
             refused,
             is_outdated: false,
-            copies_stacks: plan.copies_stacks,
+            shown: plan.copies_stacks.then_some(wanted::COPIED),
         };
+        // Whether there are hooks says what may be hidden.
+        self.want_hooks(plan, &mut wanted)?;
         self.want_f0(plan, &mut wanted)?;
         self.want_path(plan, &mut wanted)?;
-        self.want_hooks(plan, &mut wanted)?;
         self.want_statuses(plan, &mut wanted)?;
         self.want_counted(plan, &mut wanted)?;
         self.want_markers(plan, &mut wanted)?;

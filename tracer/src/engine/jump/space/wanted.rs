@@ -33,8 +33,8 @@ pub(super) struct Wanted<'a> {
     pub(super) refused: &'a mut Vec<Refused>,
     /// Whether a function was divided anew, so that the diversions are those of other groups.
     pub(super) is_outdated: bool,
-    /// Whether no return address may be hidden.
-    pub(super) copies_stacks: bool,
+    /// Why no return address may be hidden.
+    pub(super) shown: Option<&'static str>,
 }
 
 impl Wanted<'_> {
@@ -96,7 +96,13 @@ fn is_checked(memory: &Memory, entry: u64) -> bool {
 }
 
 /// Why nothing is hidden in the stacks of some programs.
-const COPIED: &str = "its end shows only by a return address of ours, and the program may copy its stacks (greenlets and their like are loaded), which would keep that";
+pub(super) const COPIED: &str = "its end shows only by a return address of ours, and the program may copy its stacks (greenlets and their like are loaded), which would keep that";
+
+/// Why nothing is hidden where nobody would put it back.
+const NOT_PUT_BACK: &str = "its end shows only by a return address of ours, and no probe can be placed at an unwinder, which would put it back";
+
+/// Why a function is left alone at which return addresses are put back.
+const UNWINDS: &str = "it unwinds the stack, where return addresses are put back first";
 
 /// Why code is left alone that others watch.
 const BREAKPOINT: &str = "a breakpoint of somebody else is in it";
@@ -122,6 +128,10 @@ impl Space {
             let reason =
                 "what is noted of its calls was not known when the first probes were put in";
             wanted.refuse(code.entry(), reason.to_owned());
+            return Ok(());
+        }
+        if is_hooked(plan, code.entry()) {
+            wanted.refuse(code.entry(), UNWINDS.to_owned());
             return Ok(());
         }
         self.look_at(wanted.memory, code, Part::F0, Landings::Noticed);
@@ -176,7 +186,7 @@ impl Space {
         wanted: &mut Wanted<'_>,
     ) -> Result<()> {
         let entry = noticed.code.entry();
-        if f0(plan) == Some(entry) {
+        if f0(plan) == Some(entry) || is_hooked(plan, entry) {
             wanted.refuse(entry, taken());
             return Ok(());
         }
@@ -194,15 +204,38 @@ impl Space {
 
     pub(super) fn want_hooks(&mut self, plan: &Plan, wanted: &mut Wanted<'_>) -> Result<()> {
         for (addr, hook) in hooks(plan) {
-            if let Entry::Vacant(vacant) = self.functions.entry(addr) {
-                match function::beginning(wanted.memory, TargetAddr(addr)) {
-                    Some(function) => drop(vacant.insert(function)),
-                    None => continue,
-                }
+            let others = wanted.refused.len();
+            self.want_hook(plan, addr, hook, wanted)?;
+            let is_refused = wanted.refused.len() > others;
+            if is_refused && hook == Hook::Unwinding(Unwinding::Begins) {
+                wanted.shown = wanted.shown.or(Some(NOT_PUT_BACK));
             }
-            self.want_entry(addr, Some(hook), wanted)?;
         }
         Ok(())
+    }
+
+    fn want_hook(
+        &mut self,
+        plan: &Plan,
+        addr: u64,
+        hook: Hook,
+        wanted: &mut Wanted<'_>,
+    ) -> Result<()> {
+        let mut measured = plan.functions.iter().map(|function| &function.code);
+        if let Some(code) = measured.find(|code| code.entry() == addr) {
+            // Its calls are measured, too: its code is divided for both.
+            self.look_at(wanted.memory, code, Part::Entered, Landings::Noticed);
+        }
+        if let Entry::Vacant(vacant) = self.functions.entry(addr) {
+            match function::beginning(wanted.memory, TargetAddr(addr)) {
+                Some(function) => drop(vacant.insert(function)),
+                None => {
+                    wanted.refuse(addr, "its code cannot be read".to_owned());
+                    return Ok(());
+                }
+            }
+        }
+        self.want_entry(addr, Some(hook), wanted)
     }
 
     /// The function by which goroutines stop and go on.
@@ -223,8 +256,7 @@ impl Space {
         for function in &plan.counted {
             let entry = function.code.entry();
             if is_hooked(plan, entry) {
-                let reason = "it unwinds the stack, where return addresses are put back first";
-                wanted.refuse(entry, reason.to_owned());
+                wanted.refuse(entry, UNWINDS.to_owned());
                 continue;
             }
             if function.slot >= slots {
@@ -263,6 +295,10 @@ impl Space {
     ) -> Result<()> {
         for sites in &plan.counted_sites {
             let entry = sites.code.entry();
+            if is_hooked(plan, entry) {
+                wanted.refuse(entry, UNWINDS.to_owned());
+                continue;
+            }
             // Those that are entered by a probe have been looked at.
             let mut counted = plan.counted.iter();
             if !counted.any(|function| function.code.entry() == entry) {
@@ -286,6 +322,7 @@ impl Space {
             .flat_map(|path| path.codes().map(|code| code.entry()))
             .chain(plan.statuses.iter().map(|code| code.entry()))
             .chain(f0(plan))
+            .chain(hooks(plan).map(|(addr, _)| addr))
             .collect();
         for function in &plan.functions {
             let entry = function.code.entry();
@@ -319,9 +356,9 @@ impl Space {
                 return Ok(());
             }
         }
-        let hiding = match wanted.copies_stacks {
-            true => Hiding::Forbidden,
-            false => hiding,
+        let hiding = match wanted.shown {
+            Some(_) => Hiding::Forbidden,
+            None => hiding,
         };
         let outcome = match self.functions[&entry].groups_of_site(call, hiding) {
             Ok(groups) => self.want_together(entry, &groups, None, wanted)?,
@@ -354,8 +391,10 @@ impl Space {
             return Ok(());
         }
         loop {
-            if wanted.copies_stacks && self.functions[&entry].hides() {
-                wanted.refuse(entry, COPIED.to_owned());
+            if let Some(reason) = wanted.shown
+                && self.functions[&entry].hides()
+            {
+                wanted.refuse(entry, reason.to_owned());
                 return Ok(());
             }
             let outcome = match self.functions[&entry].entry_groups() {
