@@ -8,6 +8,7 @@
 //! a stop. So a call is measured from its first instruction to its return however late the tracer is, and
 //! only the moment of a trap at a call site is estimated (`delivery.rs`).
 
+mod arming;
 mod calibrate;
 mod calls;
 mod continuations;
@@ -35,16 +36,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use darc_disasm::SiteKind;
 use nix::errno::Errno;
 
 use crate::addr::TargetAddr;
 use crate::arena::Arena;
 use crate::child_signal;
 use crate::chosen::Chosen;
-use crate::engine::{
-    Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink, TAKES_ARGUMENTS,
-};
+use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result, unless_gone};
 use crate::event::{Event, Spawn, decode};
 use crate::ground::Ground;
@@ -53,7 +51,6 @@ use crate::guests;
 use crate::ledger::{Debt, Ledger};
 use crate::limits::{self, Amount};
 use crate::maps;
-use crate::maps::SharedCode;
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::preflight;
@@ -70,7 +67,7 @@ use delivery::{Attention, Noticed};
 use departure::Departures;
 use edges::Edges;
 use landing::{LANDING, LANDING_TRAP, PASS, SYSCALL_TRAP};
-use points::{Points, Roles, SyscallCopies};
+use points::{Points, SyscallCopies};
 use returns::Abandoned;
 use stacks::Stacks;
 use stop_times::StopTimes;
@@ -268,80 +265,6 @@ impl Int3 {
         arena.is_some_and(|start| self.memory.read(start, &mut [0]).is_err())
     }
 
-    /// Brings breakpoints to the plan.
-    fn bring_to(&mut self, plan: &Plan) -> Result<Vec<Refused>> {
-        if plan.asynchronous.is_some() {
-            return Err(Error::Unsuitable(
-                "breakpoints cannot follow requests from one thread to another".to_owned(),
-            ));
-        }
-        if plan.copies_stacks && !plan.is_empty() {
-            return Err(Error::Unsuitable(format!(
-                "process {} may copy its stacks (greenlets and their like are loaded), and with them the return addresses of breakpoints; leave out --engine int3",
-                self.pid
-            )));
-        }
-        self.chain = plan.chain.clone();
-        let wanted = points::wanted(plan);
-        let near = plan
-            .f0
-            .as_ref()
-            .map(|f0| TargetAddr(f0.entry()))
-            .or_else(|| wanted.keys().min().copied());
-        let Some(near) = near else {
-            return Ok(Vec::new());
-        };
-        self.prepare_arena(near)?;
-        if !self.dumps_core.is_empty() {
-            return Ok(Vec::new());
-        }
-        let unwanted: Vec<_> = self
-            .points
-            .addresses()
-            .filter(|addr| !wanted.contains_key(addr))
-            .collect();
-        for addr in unwanted {
-            self.points.disarm(&self.memory, &mut self.ledger, addr)?;
-        }
-        // The edges come first: a site that is armed already must find the new tree.
-        self.edges = Edges::new(&plan.edges);
-        self.generation += 1;
-        let planned = |addr: TargetAddr, roles: &Roles| {
-            let len = roles.site.as_ref().map_or(1, |site| site.call.len);
-            let codes = plan
-                .f0
-                .iter()
-                .chain(plan.functions.iter().map(|function| &function.code));
-            let bytes = codes
-                .into_iter()
-                .find_map(|code| code.bytes_at(addr.0, len.into()));
-            bytes.map_or(Vec::new(), <[u8]>::to_vec)
-        };
-        let mut refused = Vec::new();
-        let shared = SharedCode::among(&maps::read(self.pid)?);
-        for (addr, roles) in wanted {
-            if let Some(reason) = shared.refusal(addr.0) {
-                refused.push(Refused { addr, reason });
-                continue;
-            }
-            let f0 = plan.f0.as_ref().filter(|_| roles.f0);
-            if f0.is_some_and(|f0| f0.takes_arguments()) {
-                let reason = TAKES_ARGUMENTS.to_owned();
-                refused.push(Refused { addr, reason });
-                continue;
-            }
-            let expected = planned(addr, &roles);
-            if let Err(error) = self.arm(addr, roles, &expected) {
-                refused.push(Refused {
-                    addr,
-                    reason: error.to_string(),
-                });
-            }
-        }
-        refused.sort_by_key(|refused| refused.addr);
-        Ok(refused)
-    }
-
     /// Maps the memory for the landing pad and the copies, once, near the first instrumented code.
     fn prepare_arena(&mut self, near: TargetAddr) -> Result<()> {
         if self.arena.is_some() {
@@ -503,25 +426,6 @@ impl Int3 {
         let chosen = self.turns.choose(found, sys::look_now);
         let is_found = chosen.0 == found.0;
         Ok(Some((chosen, if is_found { at } else { sys::tsc() })))
-    }
-
-    /// Makes one address stand for what the plan wants there.
-    fn arm(&mut self, addr: TargetAddr, mut roles: Roles, expected: &[u8]) -> Result<()> {
-        if let Some(site) = &mut roles.site
-            && matches!(site.call.kind, SiteKind::Syscall { .. })
-        {
-            site.syscall = Some(self.syscall_copies(addr, TargetAddr(site.call.next()))?);
-        }
-        if roles.needs_continuation() {
-            // What cannot be continued must not be armed.
-            self.continuation(addr)?;
-        }
-        if self.points.get(addr).is_some() {
-            self.points.reassign(addr, roles);
-            return Ok(());
-        }
-        self.points
-            .arm(&self.memory, &mut self.ledger, addr, expected, roles)
     }
 }
 
