@@ -35,6 +35,8 @@ pub struct Frame {
     pub hidden: bool,
     /// Where in the ledger of the guardian the slot stands.
     pub ledger: Option<u32>,
+    /// The stack pointer with which the unwinder began for which the slot was put back; zero for none.
+    pub unwinder: u64,
     saved: Option<FnodeId>,
     start: Tsc,
     start_clock: u64,
@@ -147,6 +149,7 @@ impl ThreadCalls {
             return_to,
             hidden: false,
             ledger: None,
+            unwinder: 0,
             saved,
             start: Tsc(0),
             start_clock: 0,

@@ -284,7 +284,7 @@ impl Int3 {
         let same = |slot| stacks.borrow_mut().same(self.pid, rsp, slot);
         let left = calls.unwound(rsp, trap.at, self.cost.inside, same);
         self.abandon(&left);
-        self.hide_again(trap.tid);
+        self.hide_again(trap.tid, rsp);
     }
 
     /// f0 was entered; the return address is on top of the stack.

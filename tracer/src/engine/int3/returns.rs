@@ -8,7 +8,7 @@ use crate::ledger::Debt;
 use crate::memory::Memory;
 
 use super::Int3;
-use super::calls::{Frame, FrameKind};
+use super::calls::{Frame, FrameKind, ThreadCalls};
 
 /// All of the memory.
 pub(super) const EVERYWHERE: Range<u64> = 0..u64::MAX;
@@ -74,6 +74,11 @@ impl Int3 {
     /// stack. Frames on it that were given up may be read, too.
     pub(super) fn reveal(&mut self, tid: i32, rsp: u64) {
         let stack = self.stacks.around(self.pid, rsp);
+        let calls = self.threads.get_mut(&tid);
+        let frames = calls.into_iter().flat_map(ThreadCalls::frames_mut);
+        for frame in frames.filter(|frame| frame.hidden) {
+            frame.unwinder = rsp;
+        }
         self.reveal_frames(tid, &EVERYWHERE);
         self.reveal_abandoned(&stack);
     }
@@ -238,15 +243,20 @@ impl Int3 {
         debts.for_each(|index| self.ledger.strike(index));
     }
 
-    /// Hides the return addresses again that [`Int3::reveal`] put back, where the frames still stand.
-    pub(super) fn hide_again(&mut self, tid: i32) {
+    /// Hides the return addresses again that [`Int3::reveal`] put back, where the frames still stand. An exception was caught with this
+    /// stack pointer: unwinders below it have ended. One above it goes on when what it has called is done, and so may one on another
+    /// stack, which this thread has left for a signal handler.
+    pub(super) fn hide_again(&mut self, tid: i32, rsp: u64) {
         let Some(calls) = self.threads.get(&tid) else {
             return;
         };
+        let stack = self.stacks.around(self.pid, rsp);
+        let has_ended = |unwinder| unwinder < rsp && stack.contains(&unwinder);
         let mut slots: Vec<(u64, u64)> = calls
             .frames()
             .iter()
             .filter(|frame| !frame.hidden && !matches!(frame.kind, FrameKind::Syscall(_)))
+            .filter(|frame| frame.unwinder == 0 || has_ended(frame.unwinder))
             .map(|frame| (frame.slot, frame.return_to))
             .collect();
         slots.dedup();
@@ -264,7 +274,7 @@ impl Int3 {
                 .iter_mut()
                 .filter(|frame| frame.slot == slot)
             {
-                frame.hidden = true;
+                (frame.hidden, frame.unwinder) = (true, 0);
             }
             if let Some(frame) = calls
                 .frames_mut()
@@ -312,7 +322,6 @@ mod tests {
     use crate::engine::Engine as _;
     use crate::engine::calibration::of_child;
     use crate::engine::int3::Guarding;
-    use crate::engine::int3::calls::ThreadCalls;
     use crate::ledger;
     use crate::stopped::Stopped;
 
@@ -463,13 +472,44 @@ mod tests {
             engine.clean_for_core(&Stopped::observed(pid, libc::SIGABRT))?;
             assert_eq!(engine.counters().ended_otherwise, 1);
             assert_eq!(engine.memory.read_word(TargetAddr(slot))?, PROGRAMS);
-            engine.hide_again(pid);
+            engine.hide_again(pid, slot);
             assert_eq!(engine.memory.read_word(TargetAddr(slot))?, engine.landing.0);
             let calls = engine.threads.get_mut(&pid).unwrap();
             let (ended, op) = calls.leave(slot, Tsc(1), Ticks(0)).unwrap();
             assert_eq!((ended[0].return_to, op), (PROGRAMS, None));
             engine.abandon(&ended);
             assert_eq!(engine.counters().ended_otherwise, 1);
+            Ok(())
+        });
+        std::hint::black_box(&stack);
+    }
+
+    /// A callback of `_Unwind_Backtrace` may throw, and a signal handler may do it in the middle of an unwinder.
+    #[test]
+    fn nothing_is_hidden_again_from_an_unwinder_that_is_still_at_work() {
+        let stack = [PROGRAMS; 8];
+        let slots: Vec<u64> = stack
+            .iter()
+            .map(|word| std::ptr::from_ref(word) as u64)
+            .collect();
+        of_idle_child(|engine| {
+            let (pid, slot) = (engine.pid, slots[7]);
+            let word = |engine: &Int3| engine.memory.read_word(TargetAddr(slot));
+            call(engine, pid, FrameKind::Ignored, (slot, PROGRAMS))?;
+            let (outer, inner) = (slots[5], slots[1]);
+            engine.reveal(pid, outer);
+            engine.reveal(pid, inner);
+            engine.hide_again(pid, slots[3]);
+            assert_eq!(word(engine)?, PROGRAMS);
+            // On a stack of its own.
+            engine.hide_again(pid, engine.landing.0);
+            assert_eq!(word(engine)?, PROGRAMS);
+            engine.hide_again(pid, slots[6]);
+            assert_eq!(word(engine)?, engine.landing.0);
+            // The next one is another one.
+            engine.reveal(pid, inner);
+            engine.hide_again(pid, slots[3]);
+            assert_eq!(word(engine)?, engine.landing.0);
             Ok(())
         });
         std::hint::black_box(&stack);
