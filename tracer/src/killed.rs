@@ -64,7 +64,7 @@ impl Random {
 #[derive(Clone)]
 pub(crate) struct Code {
     serve: Arc<FunctionCode>,
-    part: Arc<FunctionCode>,
+    pub(crate) part: Arc<FunctionCode>,
 }
 
 impl Code {

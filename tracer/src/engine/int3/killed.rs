@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
+use crate::addr::TargetAddr;
 use crate::engine::Engine as _;
 use crate::error::Result;
 use crate::killed::{Code, Moment, Nobody, Random, Target, results, trace};
+use crate::plan::Plan;
 
 use super::{Guarding, Int3};
 
@@ -17,11 +19,19 @@ const RANDOM_WITHIN: u64 = 15_000;
 /// One of a single thread each, so that nobody meets a breakpoint while the tracer waits for the guardian.
 const KINDS: [&str; 3] = ["plain", "signals", "coroutines"];
 
-/// The whole work of a tracer; nearly all the time one of the target's stops is being handled.
+/// The whole work of a tracer; nearly all the time one of the target's stops is being handled. The function that is called counts as
+/// one that reads the stack: all is put back there, and its caller's callers are seen to return no more.
 fn measure(pid: i32, code: &Code) -> Result<()> {
     let mut engine = Int3::attach(pid, Guarding::Copied)?;
     for calls in [false, true] {
-        engine.apply(&code.plan(calls))?;
+        let unwinders = match calls {
+            true => vec![TargetAddr(code.part.entry())],
+            false => Vec::new(),
+        };
+        engine.apply(&Plan {
+            unwinders,
+            ..code.plan(calls)
+        })?;
         engine.poll(Duration::from_millis(2), &mut Nobody)?;
     }
     engine.finish()

@@ -8,7 +8,7 @@ use crate::engine::calibration::of_child;
 use crate::engine::int3::Guarding;
 use crate::engine::int3::calibrate::{empty, plan_of};
 use crate::engine::int3::points::Roles;
-use crate::engine::{Discard, Engine as _};
+use crate::engine::{Discard, Engine as _, Notice};
 use crate::guests;
 
 use super::*;
@@ -128,6 +128,51 @@ fn a_guest_that_outlives_the_process_meets_no_breakpoint() {
     // With its input ends the guest, too.
     drop(input);
     assert_eq!(output.read_line(&mut String::new()).unwrap(), 0);
+}
+
+/// Once the breakpoints are out for a guest, an exception of a thread that runs on would meet what is hidden.
+#[test]
+fn nothing_is_hidden_when_guests_are_let_go() {
+    child_signal::block().unwrap();
+    let (mut target, guest, mut output) = of_guest();
+    let pid = target.id() as i32;
+    let mut engine = Int3::attach(pid, Guarding::Unguarded).unwrap();
+    let mappings = maps::read(pid).unwrap();
+    let code = mappings.iter().find(|mapping| mapping.executable).unwrap();
+    // Not the guest's own stack.
+    let stack = mappings.iter().find(|mapping| mapping.writable).unwrap();
+    let (unwinder, slot) = (TargetAddr(code.start), TargetAddr(stack.end - 8));
+    let memory = Memory::open(pid).unwrap();
+    let words = || [unwinder, slot].map(|at| memory.read_word(at).unwrap());
+    let own = words();
+    let roles = Roles {
+        unwinder: true,
+        ..Roles::default()
+    };
+    let (points, ledger) = (&mut engine.points, &mut engine.ledger);
+    points.arm(&memory, ledger, unwinder, &[], roles).unwrap();
+    engine.landing = TargetAddr(0x2000);
+    let debt = engine.hide(slot.0, own[1]).unwrap();
+    let calls = engine.threads.get_mut(&pid).unwrap();
+    calls.enter(FrameKind::Ignored, slot.0, own[1], 0);
+    let frame = &mut calls.frames_mut()[0];
+    (frame.hidden, frame.ledger) = (true, debt);
+    assert!((0..2).all(|at| words()[at] != own[at]));
+    engine.let_borrowers_go().unwrap();
+    assert_eq!(words(), own);
+    let tracer = threads::status_field(guest, "TracerPid");
+    assert_eq!(tracer.as_deref(), Some("0"));
+    drop(target.stdin.take());
+    while engine.end().is_none() {
+        engine.poll(BETWEEN, &mut Discard).unwrap();
+    }
+    engine.finish().unwrap();
+    assert_eq!(engine.end(), Some(Notice::Exited(0)));
+    // Its end has been taken by whoever traced it.
+    target.wait().unwrap_err();
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "child=5\n");
 }
 
 /// What was to be put back is gone, though the new program has something of its own there.
