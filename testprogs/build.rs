@@ -337,6 +337,7 @@ const PROGRAMS: &[Target] = &[
     rust("futures", "rust/futures.rs"),
     rust("closures", "rust/closures.rs").at_o0_too(),
     rust("panics", "rust/panics.rs"),
+    rust("panics_in_turn", "rust/panics_in_turn.rs"),
     rust("busy_map", "rust/busy_map.rs"),
     rust("shared_receiver", "rust/shared_receiver.rs"),
     rust("full_channel", "rust/full_channel.rs"),

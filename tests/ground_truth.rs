@@ -29,7 +29,13 @@ fn is_for_breakpoints(name: &str) -> bool {
 }
 
 /// Where calls are left without a return inside of ops: `int3` gives them up, which docs/limits.md says.
-const LEFT: [&str; 4] = ["catches", "caught_everywhere", "jumps_out", "panics"];
+const LEFT: [&str; 5] = [
+    "catches",
+    "caught_everywhere",
+    "jumps_out",
+    "panics",
+    "panics_in_turn",
+];
 
 /// What is seen only after the first answers, with which `int3` ends: these run for as long as they do by themselves.
 const LATER: [&str; 3] = ["in_runs", "phases", "seldom"];
@@ -153,6 +159,7 @@ programs! {
     own_and_two
     own_lock
     panics
+    panics_in_turn
     pareto_tail
     phases
     plugin_host

@@ -68,6 +68,22 @@ fn a_system_call_that_was_not_measured_may_take_the_time() {
 }
 
 #[test]
+fn an_exception_on_its_way_is_told_with_what_runs_before_it_is_caught() {
+    let mut cause = fixture::report(1_000).peaks.remove(1).root_causes.remove(0);
+    (cause.kind, cause.stop) = (Kind::Function, StopReason::NoCalls);
+    let mut said = |last: &str| {
+        cause.path = vec!["serve".to_owned(), last.to_owned()];
+        what(&cause)
+    };
+    assert_eq!(
+        said("_Unwind_RaiseException"),
+        "an exception (a panic) was on its way: the time is in _Unwind_RaiseException, or in cleanups that ran before it was caught"
+    );
+    assert!(said("_Unwind_Find_FDE").ends_with("or in what that calls"));
+    assert!(said("unwind").contains("takes the time itself"));
+}
+
+#[test]
 fn who_was_ready_did_not_wait_for_the_system_call() {
     let mut peak = fixture::report(1_000).peaks.remove(1);
     peak.off_cpu = Some(OffCpuEntry {

@@ -122,3 +122,48 @@ fn a_breakpoint_of_somebody_else_is_in_no_probe() {
     drop(target.stdin.take());
     assert!(target.wait().unwrap().success());
 }
+
+/// The calls that an unwinder makes are measured like those of any function: it still puts return addresses back first.
+#[test]
+fn an_unwinder_whose_calls_are_measured_keeps_its_probe() {
+    let mut target = leftovers::tests::start();
+    let pid = target.id() as i32;
+    let code = run_loop(pid);
+    let entry = code.entry();
+    let function = Function::new(
+        Arc::clone(&code),
+        Part::Callee,
+        Landings::Noticed,
+        &NoMemory,
+    );
+    let call = function.sites().sites[0];
+    let mut plan = Plan {
+        unwinders: vec![TargetAddr(entry)],
+        functions: vec![PlannedFunction {
+            code: Arc::clone(&code),
+            sites: vec![(SiteId(0), call)],
+            seen_through: BTreeSet::new(),
+        }],
+        ..Plan::default()
+    };
+    let mut engine = Jump::attach(pid).unwrap();
+    let as_f0 = Plan {
+        f0: Some(Arc::clone(&code)),
+        ..Plan::default()
+    };
+    assert_eq!(engine.apply(&as_f0).unwrap(), []);
+    for _ in 0..2 {
+        assert_eq!(engine.apply(&plan).unwrap(), []);
+        // A callee's entry is one of its sites, where nothing is put back.
+        let space = engine.space.as_ref().unwrap();
+        assert!(space.functions[&entry].plays(Part::Entered));
+    }
+    // Nor is it f0: its own return address would be hidden behind the others.
+    plan.f0 = as_f0.f0;
+    plan.functions.clear();
+    let refused = engine.apply(&plan).unwrap();
+    assert!(refused.iter().any(|it| it.addr == TargetAddr(entry)));
+    engine.finish().unwrap();
+    target.kill().unwrap();
+    target.wait().unwrap();
+}
