@@ -8,11 +8,16 @@ use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use crate::Cfg;
 use crate::tables::IndirectJump;
 
+/// What calls that do not return hide of others shows when they are known. Beyond so many there the depth stays unknown.
+const ROUNDS: usize = 4;
+
 /// Stack pointer and frame pointer, as bytes below the stack pointer at entry; None: unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
     rsp: Option<i64>,
     rbp: Option<i64>,
+    /// Whether no way to it leads from a call to where an unwinder comes, too: the call may not return, and the frame be that of the call.
+    is_followed: bool,
 }
 
 /// Depth of the stack frame before each instruction of a function.
@@ -30,20 +35,15 @@ impl Frames {
     #[must_use]
     pub fn new(cfg: &Cfg) -> Self {
         let blocks = cfg.blocks();
-        let mut search = Search {
-            cfg,
-            at_start: vec![None; blocks.len()],
-            before: vec![None; cfg.instructions().len()],
-            open: Vec::new(),
-        };
-        if let Some(entry) = cfg.block_of(cfg.entry()) {
-            let frame = Frame {
-                rsp: Some(0),
-                rbp: None,
-            };
-            search.arrive(entry, frame);
+        let mut search = Search::from_entry(cfg, BTreeSet::new());
+        for _ in 0..ROUNDS {
+            let more = search.endless_calls();
+            if more.is_empty() {
+                break;
+            }
+            let known = std::mem::take(&mut search.endless);
+            search = Search::from_entry(cfg, known.union(&more).copied().collect());
         }
-        search.follow();
         let proven = search.before.iter().map(Option::is_some).collect();
         let computed = search.computed_jumps();
         // The labels of computed jumps, and the handlers of exceptions, which calls lead to.
@@ -104,11 +104,71 @@ struct Search<'a> {
     at_start: Vec<Option<Frame>>,
     /// By instruction.
     before: Vec<Option<Frame>>,
+    /// By block, of those that control leaves at their end.
+    at_end: Vec<Option<Frame>>,
     /// Blocks of which the frame at the start is newly known.
     open: Vec<usize>,
+    /// Blocks that end in a call that does not return.
+    endless: BTreeSet<usize>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    /// Follows all ways from the entry, but for those behind calls that do not return.
+    fn from_entry(cfg: &'a Cfg, endless: BTreeSet<usize>) -> Self {
+        let blocks = cfg.blocks().len();
+        let mut search = Search {
+            cfg,
+            at_start: vec![None; blocks],
+            before: vec![None; cfg.instructions().len()],
+            at_end: vec![None; blocks],
+            open: Vec::new(),
+            endless,
+        };
+        if let Some(entry) = cfg.block_of(cfg.entry()) {
+            let frame = Frame {
+                rsp: Some(0),
+                rbp: None,
+                is_followed: true,
+            };
+            search.arrive(entry, frame);
+        }
+        search.follow();
+        search
+    }
+
+    /// The blocks that end in a call behind which the stack would be deeper than where jumps lead to the same place. It has one depth there
+    /// (x86-64 ABI, section 6.2: a CFA for each address), and who calls what does not return aligns the stack for that and leaves it so.
+    fn endless_calls(&self) -> BTreeSet<usize> {
+        let depth = |from: &usize| self.at_end[*from].and_then(|frame| frame.rsp);
+        let mut endless = BTreeSet::new();
+        for block in self.cfg.blocks() {
+            let known = block.predecessors.iter().copied();
+            let known = known.filter(|from| !self.endless.contains(from) && depth(from).is_some());
+            let (called, jumped): (Vec<usize>, Vec<usize>) =
+                known.partition(|&from| self.ends_in_call(from));
+            let jumped = jumped.into_iter();
+            let jumped = jumped.filter(|&from| self.at_end[from].is_some_and(|it| it.is_followed));
+            let depths: BTreeSet<Option<i64>> = jumped.map(|from| depth(&from)).collect();
+            if let (Some(&least), 1) = (depths.first(), depths.len()) {
+                endless.extend(called.into_iter().filter(|from| depth(from) > least));
+            }
+        }
+        endless
+    }
+
+    /// Whether a block ends in a call, or a system call, with nothing behind it that does anything.
+    fn ends_in_call(&self, block: usize) -> bool {
+        let instructions = &self.cfg.instructions()[self.cfg.blocks()[block].instructions.clone()];
+        let mut last = instructions.iter().rev();
+        let last = last.find(|instruction| instruction.mnemonic() != Mnemonic::Nop);
+        last.is_some_and(|last| match last.flow_control() {
+            // To what is behind it: it reads the program counter.
+            FlowControl::Call => last.near_branch_target() != last.next_ip(),
+            FlowControl::IndirectCall => true,
+            _ => false,
+        })
+    }
+
     fn arrive(&mut self, block: usize, frame: Frame) {
         let merged = match self.at_start[block] {
             Some(known) => known.merge(frame),
@@ -130,8 +190,20 @@ impl Search<'_> {
                 self.before[at] = Some(frame);
                 frame = frame.after(&cfg.instructions()[at]);
             }
+            self.at_end[block] = Some(frame);
+            if self.endless.contains(&block) {
+                continue;
+            }
+            let is_called = self.ends_in_call(block);
             for &next in &cfg.blocks()[block].successors {
-                self.arrive(next, frame);
+                let is_followed = frame.is_followed && !(is_called && cfg.is_entered(next));
+                self.arrive(
+                    next,
+                    Frame {
+                        is_followed,
+                        ..frame
+                    },
+                );
             }
         }
     }
@@ -159,6 +231,7 @@ impl Search<'_> {
                 1 => computed.first().copied(),
                 _ => None,
             },
+            is_followed: false,
             rbp: first
                 .rbp
                 .filter(|_| frames.iter().all(|frame| frame.rbp == first.rbp)),
@@ -191,6 +264,7 @@ impl Frame {
         Self {
             rsp: self.rsp.filter(|_| self.rsp == other.rsp),
             rbp: self.rbp.filter(|_| self.rbp == other.rbp),
+            is_followed: self.is_followed && other.is_followed,
         }
     }
 
@@ -222,6 +296,7 @@ impl Frame {
                 Self {
                     rsp: self.rsp.filter(|_| !touches(Register::RSP)),
                     rbp: self.rbp.filter(|_| !touches(Register::RBP)),
+                    ..self
                 }
             }
             _ if writes && target != Register::RSP && target.full_register() == Register::RSP => {
@@ -230,10 +305,12 @@ impl Frame {
             Mnemonic::Leave => Self {
                 rsp: self.rbp.and_then(|d| d.checked_sub(8)),
                 rbp: None,
+                ..self
             },
             Mnemonic::Enter => Self {
                 rsp: None,
                 rbp: None,
+                ..self
             },
             Mnemonic::Pop | Mnemonic::Push => Self {
                 rsp: (target != Register::RSP
@@ -244,6 +321,7 @@ impl Frame {
                 rbp: self.rbp.filter(|_| {
                     target != Register::RBP || instruction.mnemonic() == Mnemonic::Push
                 }),
+                ..self
             },
             _ if writes && target == Register::RSP => Self {
                 rsp: match instruction.mnemonic() {

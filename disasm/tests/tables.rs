@@ -481,6 +481,41 @@ fn a_virtual_function_after_the_frame_is_a_tail_call() {
     assert!(leaves(&code, &NoMemory));
 }
 
+/// As in `std::function`: what is called where there is nothing to call never returns, and pushes a word to align the stack.
+#[test]
+fn a_tail_call_behind_a_call_that_does_not_return_is_one() {
+    for behind in ["", "90 | nop"] {
+        let end = if behind.is_empty() { "06" } else { "07" };
+        let code = code(&format!(
+            "
+            48 83 7f 10 00           | cmpq $0x0,0x10(%rdi)
+            75 {end}                 | jne 40100d
+            50                       | push %rax
+            e8 f3 00 00 00           | call 401100
+            {behind}
+            ff 67 18                 | jmp *0x18(%rdi)",
+        ));
+        let found = call_sites(&code, &NoMemory);
+        assert_eq!(found.skipped, [], "{behind}");
+        assert_eq!(found.sites.len(), 2, "{behind}");
+    }
+    // A call where it is less deep than where a jump comes from may return: it is not known how deep the jump is.
+    let code = code(
+        "
+        48 83 7f 10 00           | cmpq $0x0,0x10(%rdi)
+        75 07                    | jne 40100e
+        e8 f4 00 00 00           | call 401100
+        eb 04                    | jmp 401012
+        50                       | push %rax
+        50                       | push %rax
+        eb 00                    | jmp 401012
+        ff 67 18                 | jmp *0x18(%rdi)",
+    );
+    let reasons = call_sites(&code, &NoMemory).skipped;
+    let reasons: Vec<SkipReason> = reasons.iter().map(|it| it.reason).collect();
+    assert_eq!(reasons, [SkipReason::UnknownFrame]);
+}
+
 #[test]
 fn a_frame_pointer_gives_the_frame_back() {
     let code = code(
