@@ -26,7 +26,7 @@ use nix::unistd::Pid;
 use crate::addr::TargetAddr;
 use crate::engine::jump::{self, Cleared, Jump, clear_leftovers};
 use crate::engine::{Counted, Engine, NewTarget, Sink};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Memory;
 use crate::plan::{Edge, Plan, PlannedFunction};
 use crate::{child_signal, launch, maps, sys, threads};
@@ -530,10 +530,20 @@ fn a_tracer_that_panics_lets_go() {
     let (pid, code) = (target.pid(), target.code.clone());
     let has_panicked = |call| -> Result<bool> {
         let mut engine = Jump::attach(pid)?;
-        engine.apply(&code.plan(false))?;
-        sys::kill_point::panic_at(call);
-        let change = panic::catch_unwind(AssertUnwindSafe(|| engine.apply(&code.plan(true))));
-        sys::kill_point::set(u64::MAX);
+        // As who measures does: where no thread can be had at the moment, it is asked again.
+        while let Err(error) = engine.apply(&code.plan(false)) {
+            let Error::Busy(_) = error else {
+                return Err(error);
+            };
+        }
+        let change = loop {
+            sys::kill_point::panic_at(call);
+            let change = panic::catch_unwind(AssertUnwindSafe(|| engine.apply(&code.plan(true))));
+            sys::kill_point::set(u64::MAX);
+            if !matches!(change, Ok(Err(Error::Busy(_)))) {
+                break change;
+            }
+        };
         engine.finish()?;
         Ok(change.is_err())
     };
