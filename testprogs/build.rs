@@ -172,6 +172,7 @@ const PROGRAMS: &[Target] = &[
     c("kinds", "c/kinds.c", &["-ldl"]),
     c("longjmp_out", "c/longjmp_out.c", &[]).at_o0_too(),
     c("looks_at_caller", "c/looks_at_caller.c", &["-ldl"]),
+    c("opens_libraries", "c/opens_libraries.c", &["-ldl"]),
     c(
         "looks_at_caller_no_plt",
         "c/looks_at_caller.c",

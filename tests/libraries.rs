@@ -6,7 +6,7 @@ use darc_testprogs::{Opt, ground_truth, program};
 use serde_json::Value;
 
 use crate::harness::{Target, Task, Unfinished, Wrong, for_all, measured, native};
-use crate::report::Report;
+use crate::report::{Cause, Report, is_path};
 use crate::untouched::ProcessState;
 
 /// The library can be named.
@@ -52,6 +52,22 @@ fn a_plugin_that_is_loaded() {
             assert!(target.finish().status.success());
             judged
         })
+    });
+}
+
+/// What looks at its return address is not measured through a pointer, so its time is not said to be its caller's own.
+#[test]
+fn a_library_that_is_opened_through_a_pointer() {
+    let task = Task::new("jump", "serve");
+    task.answers_are(&program("opens_libraries", Opt::O2), |report| {
+        let causes: Vec<_> = report.peaks().iter().flat_map(Report::causes).collect();
+        let is_load = |cause: &&Cause| is_path(&cause.path, &["serve", "load"]);
+        let at_load: Vec<&Cause> = causes.iter().filter(is_load).collect();
+        match at_load.iter().all(|cause| cause.stop == "partly-measured") {
+            false => Err(Wrong(format!("{:#}", report.0))),
+            true if at_load.is_empty() => Err(Unfinished(format!("{:#}", report.0))),
+            true => Ok(()),
+        }
     });
 }
 

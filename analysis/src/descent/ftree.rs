@@ -340,6 +340,14 @@ impl Ftree {
         }
     }
 
+    /// Nothing is known of these calls, whatever is known of others by the same site.
+    ///
+    /// # Panics
+    /// When there is no such fnode.
+    pub fn refuse_one(&mut self, fnode: FnodeId) {
+        self.fnode_mut(fnode).probe = Probe::Refused;
+    }
+
     /// The call sites of an fnode's function that are known, and those among them that could not be measured, each once.
     #[must_use]
     pub fn sites(&self, id: FnodeId) -> Sites {

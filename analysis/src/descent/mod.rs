@@ -419,6 +419,17 @@ impl Analysis {
         child
     }
 
+    /// A call by a site whose other calls are measured, and which never will be: what it takes is not told from what `parent` takes itself.
+    ///
+    /// # Panics
+    /// When the parent is no fnode of this analysis.
+    pub fn add_unmeasured_child(&mut self, parent: FnodeId, site: SiteId, callee: Callee) {
+        if self.ftree.known_child(parent, site, callee).is_none() {
+            let child = self.ftree.add_child(parent, site, callee);
+            self.ftree.refuse_one(child);
+        }
+    }
+
     /// Nothing can be known of the calls through these sites, of whatever fnode: they carry no probe. Holds until
     /// [`Analysis::add_child`] says otherwise.
     pub fn refuse(&mut self, sites: &BTreeSet<SiteId>) {

@@ -1,6 +1,6 @@
 //! From a result back to an analysis that goes on with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use darc_analysis::requests::in_flight::{Counts, InFlight};
 use darc_analysis::requests::of_ops::{Handed, OpRequests};
@@ -94,7 +94,6 @@ pub fn requests(handover: &HandOver) -> Result<InFlight, StateError> {
 fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
     let mut tree = Ftree::new();
     let mut below = vec![(root, FnodeId::ROOT)];
-    let mut refused_sites = BTreeSet::new();
     while let Some((node, id)) = below.pop() {
         let portion = node.portion.saturating_sub(1) as usize;
         tree.set_batches(id, node.portions as usize, portion);
@@ -125,12 +124,13 @@ fn ftree(root: &FtreeNode, ids: &mut dyn Ids) -> Result<Ftree, StateError> {
             if tree.len() == nodes {
                 return Err(invalid("the same call is there twice"));
             }
-            refused_sites.extend(child.unmeasured.then_some(site));
+            if child.unmeasured {
+                tree.refuse_one(child_id);
+            }
             below.push((child, child_id));
         }
         below[first..].reverse();
     }
-    tree.refuse(&refused_sites);
     Ok(tree)
 }
 

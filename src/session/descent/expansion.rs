@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use darc_analysis::{Callee, SiteId};
-use darc_disasm::{CallSite, Cfg, FunctionCode, Loops, SiteKind, Target};
+use darc_disasm::{CallSite, Cfg, FunctionCode, Loops, Memory, Operand, SiteKind, Target};
 use darc_process::code::Unpatched;
 use darc_process::hooks::{self, OfUnwinder};
 use darc_process::modules::Modules;
@@ -56,8 +56,8 @@ pub fn calls(
             continue;
         }
         let id = catalog.site(at, Reach::of(&site.kind));
-        let refused = passage(site, process).err();
-        if let Some(reason) = &refused {
+        let passage = passage(site, process);
+        if let Err(reason) = &passage {
             investigation.skip(at, reason.clone());
         }
         let callee = match &site.kind {
@@ -74,9 +74,16 @@ pub fn calls(
             },
             _ => Callee::Unknown,
         };
-        match refused {
-            None => calls.measurable.push((id, callee)),
-            Some(_) => calls.unmeasurable.push((id, callee)),
+        match passage {
+            Ok(Passage::Returns) => calls.measurable.push((id, callee)),
+            Ok(Passage::LooksBack) => {
+                calls.measurable.push((id, callee));
+                // What is met through a pointer might be called from elsewhere, too, with a return address that is hidden.
+                let through = bound_at(site, process).and_then(|to| modules.place(to));
+                let callee = through.map(|place| Callee::Function(catalog.callee(place)));
+                calls.measurable.extend(callee.map(|callee| (id, callee)));
+            }
+            Err(_) => calls.unmeasurable.push((id, callee)),
         }
     }
     let sites = scanned.sites.len() + scanned.skipped.len();
@@ -100,6 +107,17 @@ pub fn calls(
     Ok(calls)
 }
 
+/// What a site calls through a slot of the global offset table, which the linker has filled.
+fn bound_at(site: &CallSite, process: &Process<'_>) -> Option<TargetAddr> {
+    let SiteKind::Call(Target::Indirect(Operand::Memory(slot))) = site.kind else {
+        return None;
+    };
+    let is_fixed = slot.base.is_none() && slot.index.is_none();
+    let memory = Unpatched(process.engine());
+    let bound = is_fixed.then(|| memory.read_u64(slot.displacement as u64));
+    bound.flatten().map(TargetAddr)
+}
+
 /// What a site calls, as far as the address is concerned that it returns to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Passage {
@@ -114,13 +132,10 @@ pub enum Passage {
 /// # Errors
 /// Why it cannot be, for people.
 pub fn passage(site: &CallSite, process: &Process<'_>) -> Result<Passage, String> {
-    let is_direct = matches!(site.kind, SiteKind::Call(Target::Direct(_)));
-    let is_left_alone = process.engine().kind() == EngineKind::Jump;
+    let is_left_alone = site.is_call() && process.engine().kind() == EngineKind::Jump;
     match return_address::is_used_at(process.modules(), site) {
         None => Ok(Passage::Returns),
-        Some(used) if used.is_only_looked_at && is_direct && is_left_alone => {
-            Ok(Passage::LooksBack)
-        }
+        Some(used) if used.is_only_looked_at && is_left_alone => Ok(Passage::LooksBack),
         Some(used) => Err(used.why),
     }
 }
@@ -149,6 +164,19 @@ pub fn by_blocks(
         let inside = block.and_then(|block| loops.innermost(block));
         groups.entry(inside).or_default().push((site, callee));
     }
-    let chunks = groups.values().flat_map(|group| group.chunks(most.max(1)));
-    chunks.map(<[_]>::to_vec).collect()
+    let chunks = groups.values().flat_map(|group| chunks(group, most));
+    chunks.collect()
+}
+
+/// Divides calls into batches of `most` at most, with all calls of a site in one.
+#[must_use]
+pub fn chunks(calls: &[(SiteId, Callee)], most: usize) -> Vec<Vec<(SiteId, Callee)>> {
+    let mut chunks: Vec<Vec<(SiteId, Callee)>> = Vec::new();
+    for site in calls.chunk_by(|one, next| one.0 == next.0) {
+        match chunks.last_mut() {
+            Some(last) if last.len() + site.len() <= most => last.extend(site),
+            _ => chunks.push(site.to_vec()),
+        }
+    }
+    chunks
 }

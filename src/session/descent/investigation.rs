@@ -481,12 +481,35 @@ impl Investigation {
         let callee = match learnt {
             Learnt::Callee(place) => Callee::Function(catalog.callee(place)),
             Learnt::Syscall(number) => Callee::Syscall(Some(number)),
+            Learnt::Other(NewTarget::Unmeasured) => {
+                self.leave_unmeasured(modules, catalog, parent, site, target);
+                return NewTarget::Unmeasured;
+            }
             Learnt::Other(answer) => return answer,
         };
         let child = self.analysis.add_child(parent, site, callee);
         // Many ops may have passed before anybody looked; none of them says who was called.
         self.analysis.told_apart(parent, darc_tracer::tsc());
         NewTarget::Fnode(child)
+    }
+
+    /// Calls of a target by an indirect site are not measured, so that their time is none that `parent` is known to take itself.
+    fn leave_unmeasured(
+        &mut self,
+        modules: &Modules,
+        catalog: &mut Catalog,
+        parent: FnodeId,
+        site: SiteId,
+        target: TargetAddr,
+    ) {
+        let Some(place) = modules.place(target) else {
+            return;
+        };
+        let callee = Callee::Function(catalog.callee(place));
+        self.analysis.add_unmeasured_child(parent, site, callee);
+        if let Some(used) = return_address::is_used(modules, place) {
+            self.skip(catalog.site_at(site).0, used.why);
+        }
     }
 }
 

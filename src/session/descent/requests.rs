@@ -392,7 +392,7 @@ impl Investigation {
             // Nobody asked for blocks: as few batches as there is room for.
             (None, Blocks::Left | Blocks::After) => {
                 let calls = by_blocks.concat();
-                calls.chunks(most).map(<[_]>::to_vec).collect()
+                expansion::chunks(&calls, most)
             }
             _ => by_blocks,
         }
