@@ -284,8 +284,12 @@ fn unmeasured(cause: &RootCauseEntry) -> String {
 /// From how many calls it is known where an undecided path leads, where these are few.
 fn few(cause: &RootCauseEntry) -> String {
     match (cause.stop, cause.known_from) {
-        (StopReason::StillDescending, 1) => ", known from one call".to_owned(),
-        (StopReason::StillDescending, ops @ 2..FEW) => format!(", known from {ops} calls"),
+        (StopReason::StillDescending | StopReason::TooRare, 1) => {
+            ", known from one call".to_owned()
+        }
+        (StopReason::StillDescending | StopReason::TooRare, ops @ 2..FEW) => {
+            format!(", known from {ops} calls")
+        }
         _ => String::new(),
     }
 }

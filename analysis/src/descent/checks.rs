@@ -86,9 +86,12 @@ impl Analysis {
         let PathState::Decided(outcome) = self.ftree.fnode(id).record(peak).state else {
             return;
         };
-        // Below what has just been left.
+        // Below what has just been left, or was not decided.
         let path = self.ftree.path(id);
-        let is_left = |at: &FnodeId| !self.ftree.fnode(*at).record(peak).is_chosen();
+        let is_left = |at: &FnodeId| {
+            let state = &self.ftree.fnode(*at).record(peak).state;
+            matches!(state, PathState::NotChosen | PathState::Ended(_))
+        };
         if path.iter().any(is_left) {
             return;
         }

@@ -466,6 +466,7 @@ impl Analysis {
         );
         self.steps += 1;
         self.fruitless.remove(&(fnode, peak));
+        let is_given_up = state == PathState::Ended(Stop::TooRare);
         let is_left = matches!(state, PathState::Ended(_) | PathState::NotChosen);
         let before = usize::from(record.state.is_open());
         let after = usize::from(state.is_open());
@@ -473,7 +474,9 @@ impl Analysis {
         if let Some(open) = &mut self.peaks[peak as usize - 1].open {
             *open = *open + after - before;
         }
-        if is_left {
+        if is_given_up {
+            self.give_up_early(fnode, peak);
+        } else if is_left {
             self.confirm_early(fnode, peak, &[]);
         }
     }

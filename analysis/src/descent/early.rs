@@ -125,6 +125,20 @@ impl Analysis {
         }
     }
 
+    /// A function is not waited for any longer, and so nothing is that was begun early below it: what is known of that is told.
+    pub(crate) fn give_up_early(&mut self, id: FnodeId, peak: u32) {
+        let mut below = self.ftree.fnode(id).children.clone();
+        while let Some(id) = below.pop() {
+            let fnode = self.ftree.fnode(id);
+            let state = &fnode.record(peak).state;
+            if state.is_open() {
+                self.set_state(id, peak, PathState::Ended(Stop::TooRare));
+            } else if matches!(state, PathState::Decided(_)) {
+                below.extend(&fnode.children);
+            }
+        }
+    }
+
     pub(crate) fn forget_path(&mut self, from: FnodeId, peak: u32) {
         let mut below = vec![from];
         while let Some(id) = below.pop() {
@@ -283,6 +297,33 @@ mod tests {
         session.run(1_000);
         assert_eq!(told(&session), [(deepest, Stop::NoCalls)]);
         assert!(session.analysis.early.is_empty());
+    }
+
+    /// Nothing is waited for any longer: it is told as before, and another run goes on with it.
+    #[test]
+    fn what_is_begun_is_told_when_it_is_given_up() {
+        let params = Params {
+            decision_ops: 100,
+            ..Params::default()
+        };
+        let mut session = Session::new(chain(|run| run.work(1 << 30)), params);
+        session.run(30);
+        let begun = session.analysis.early.clone();
+        session.analysis.end_descents();
+        assert!(session.analysis.is_answered());
+        let deepest = "f0/a/b/c/d/e/f".to_owned();
+        let told = session.causes(1);
+        assert_eq!(
+            told,
+            [(deepest.clone(), CauseKind::Function, Stop::TooRare)]
+        );
+        assert_eq!(session.analysis.status(), Status::Undecided);
+        let analysis = Analysis::resume(params, session.stored()).unwrap();
+        assert_eq!(analysis.early, begun);
+        let mut session = Session::over(chain(|run| run.work(1 << 30)), analysis);
+        session.run(1_000);
+        assert_eq!(session.causes(1)[0].0, deepest);
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
     }
 
     #[test]

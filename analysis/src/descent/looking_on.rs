@@ -5,6 +5,7 @@
 //! peaks are cut anew, by all ops: the same program has the same peaks, whichever ops came first. And every decision is held
 //! against ops that took no part in it: see [`checks`](super::checks).
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use darc_record::{FnodeId, Ticks};
@@ -12,9 +13,8 @@ use darc_record::{FnodeId, Ticks};
 use crate::descent::early::Foreseen;
 use crate::descent::ftree::{Callee, Fnode};
 use crate::descent::params::PeakChoice;
-use crate::descent::peak_record::PathState;
-use crate::descent::root_cause::PeakStatus;
-use crate::descent::stall::Stall;
+use crate::descent::peak_record::{PathState, Stop};
+use crate::descent::root_cause::{self, PeakStatus};
 use crate::descent::{Analysis, MOST_UNEXPLAINED, PeakAnalysis, Request};
 use crate::profile::peaks::Peak;
 use crate::values::Values;
@@ -101,11 +101,7 @@ impl Analysis {
             self.settle();
         }
         self.decide_without_long_ops();
-        let open = |fnode: &&Fnode| fnode.records().any(|(_, record)| record.state.is_open());
-        let open = self.ftree.fnodes().filter(open);
-        for fnode in open.map(|fnode| fnode.id).collect::<Vec<_>>() {
-            self.stall(fnode, Stall::NoOps);
-        }
+        self.end_descents();
     }
 
     /// Enough ops were counted for the peaks to be what they are.
@@ -120,8 +116,8 @@ impl Analysis {
         self.settle();
     }
 
-    /// The peaks that were cut anew have had their time: what is open of them ends undecided, and the decisions are held against later
-    /// ops. Nothing else is lost by that.
+    /// Nothing is waited for any longer: what is open ends undecided, with what is known of it, and the decisions are held against later
+    /// ops.
     pub fn end_descents(&mut self) {
         let open: Vec<(FnodeId, u32)> = (self.ftree.fnodes())
             .flat_map(|fnode| {
@@ -133,8 +129,42 @@ impl Analysis {
             .map(|(id, peak, _)| (id, peak))
             .collect();
         for (id, peak) in open {
-            self.stall_paths(peak, vec![(id, Stall::NoOps)]);
+            self.set_state(id, peak, PathState::Ended(Stop::TooRare));
         }
+        self.settle();
+    }
+
+    /// How many ops there were of each peak that has no answer yet, and would have none if nothing more were seen; `None` where nothing is
+    /// waited for: there is an answer without them, or they have little of the time.
+    #[must_use]
+    pub fn awaited_ops(&self) -> Option<BTreeMap<u32, u64>> {
+        let has_answer = |analysis: &Analysis| analysis.answered_part() >= HALF;
+        let may_be_taken_back = self.before_cut.as_deref().is_some_and(has_answer);
+        if may_be_taken_back && !has_answer(self) {
+            return None;
+        }
+        let is_open = |peak: &Peak| self.peaks[peak.number as usize - 1].open.unwrap_or(0) > 0;
+        let peaks = self.peaks().into_iter().filter(is_open);
+        let awaited: Vec<Peak> = peaks
+            .filter(|peak| !ANSWERED.contains(&self.status_at_end(peak.number)))
+            .collect();
+        let time = awaited.iter().fold(0_u64, |time, peak| {
+            time.saturating_add(peak.content.total.0)
+        });
+        let is_much = time as f64 > MOST_UNEXPLAINED * self.profile.total().0 as f64;
+        let ops = awaited.iter().map(|peak| (peak.number, peak.content.ops));
+        is_much.then(|| ops.collect())
+    }
+
+    /// Where a peak would stand if nothing more were seen.
+    fn status_at_end(&self, peak: u32) -> PeakStatus {
+        let mut causes = self.root_causes(peak);
+        for cause in &mut causes {
+            if cause.stop == Stop::StillDescending {
+                cause.stop = Stop::TooRare;
+            }
+        }
+        root_cause::peak_status(&causes)
     }
 
     /// No ops come any more: known peaks that are part of the hump of another one, by all ops, are dropped where it is not known
@@ -220,10 +250,12 @@ impl Analysis {
     }
 
     /// Nothing more will be seen. Where the peaks were cut anew, those without an answer have most of the time, and the answers of before
-    /// were of more of it, these are taken back, with their peaks. Whether they were.
+    /// were of a tenth of it more, these are taken back, with their peaks. Whether they were.
     pub fn take_back(&mut self) -> bool {
         let answered = self.answered_part();
-        let is_better = |before: &Analysis| answered < HALF && before.answered_part() > answered;
+        let is_better = |before: &Analysis| {
+            answered < HALF && before.answered_part() >= answered + MOST_UNEXPLAINED
+        };
         let Some(before) = self.before_cut.take().filter(|before| is_better(before)) else {
             return false;
         };

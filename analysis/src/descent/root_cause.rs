@@ -119,7 +119,7 @@ pub fn root_causes(ftree: &Ftree, peak: u32, noise: Ticks) -> Vec<RootCause> {
         is_way: false,
     };
     let mut causes = Vec::new();
-    found.add(FnodeId::ROOT, true, &mut causes);
+    found.add(FnodeId::ROOT, None, &mut causes);
     recursion::gather(ftree, peak, &mut causes);
     causes
 }
@@ -135,30 +135,34 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Adds the causes at and below an fnode; whether all above it is decided.
-    fn add(self, id: FnodeId, is_decided: bool, causes: &mut Vec<RootCause>) {
+    /// Adds the causes at and below an fnode, and why what is above it is not decided, if it is not.
+    fn add(self, id: FnodeId, open: Option<&Stop>, causes: &mut Vec<RootCause>) {
         let fnode = self.ftree.fnode(id);
         let state = &fnode.record(self.peak).state;
-        if *state == PathState::Decided(Outcome::Spread) && is_decided {
+        if *state == PathState::Decided(Outcome::Spread) && open.is_none() {
             return self.add_spread(id, causes);
         }
         let end = end_at(self.ftree, self.peak, id, self.noise);
-        match is_decided {
-            true => causes.extend(end),
-            false => causes.extend(end.map(as_undecided)),
+        match open {
+            None => causes.extend(end),
+            Some(stop) => causes.extend(end.map(|cause| as_undecided(cause, stop))),
         }
         match state {
             PathState::Decided(Outcome::Spread) => {}
-            PathState::Decided(_) | PathState::Waiting | PathState::Collecting => {
-                self.add_below(id, is_decided && !state.is_open(), causes);
+            PathState::Decided(_) => self.add_below(id, open, causes),
+            PathState::Waiting | PathState::Collecting => {
+                self.add_below(id, open.or(Some(&Stop::StillDescending)), causes);
+            }
+            PathState::Ended(Stop::TooRare) => {
+                self.add_below(id, open.or(Some(&Stop::TooRare)), causes);
             }
             PathState::NotChosen | PathState::Ended(_) => {}
         }
     }
 
-    fn add_below(self, id: FnodeId, is_decided: bool, causes: &mut Vec<RootCause>) {
+    fn add_below(self, id: FnodeId, open: Option<&Stop>, causes: &mut Vec<RootCause>) {
         for &child in &self.ftree.fnode(id).children {
-            self.add(child, is_decided, causes);
+            self.add(child, open, causes);
         }
     }
 
@@ -169,18 +173,18 @@ impl Found<'_> {
             return loops::add(causes, around);
         }
         if self.is_way {
-            return self.add_below(id, true, causes);
+            return self.add_below(id, None, causes);
         }
         let mut ends = Vec::new();
         Found {
             is_way: true,
             ..self
         }
-        .add_below(id, true, &mut ends);
+        .add_below(id, None, &mut ends);
         let whole = spread.shares.last().copied().unwrap_or(0.0);
         match ends.iter().any(|end| end.stop == Stop::StillDescending) {
             // Whether they end alike is not known yet.
-            true => causes.push(as_undecided(spread)),
+            true => causes.push(as_undecided(spread, &Stop::StillDescending)),
             false => causes.extend(ways::of_ends(self.ftree, whole, ends).unwrap_or(vec![spread])),
         }
     }
@@ -191,9 +195,12 @@ fn end_at(ftree: &Ftree, peak: u32, id: FnodeId, noise: Ticks) -> Option<RootCau
     let fnode = ftree.fnode(id);
     match &fnode.record(peak).state {
         PathState::NotChosen | PathState::Decided(Outcome::Callees) => None,
-        PathState::Waiting | PathState::Collecting => undecided(ftree, peak, id),
         // Earlier versions had such ends.
         PathState::Ended(_) if is_told_at_f0(ftree, id) => None,
+        PathState::Waiting | PathState::Collecting => {
+            undecided(ftree, peak, id, Stop::StillDescending)
+        }
+        PathState::Ended(Stop::TooRare) => undecided(ftree, peak, id, Stop::TooRare),
         PathState::Ended(stop) => {
             let end = (kind_of(fnode.callee), stop.clone());
             Some(below_decisions(ftree, peak, id, end))
@@ -211,15 +218,15 @@ fn end_at(ftree: &Ftree, peak: u32, id: FnodeId, noise: Ticks) -> Option<RootCau
     }
 }
 
-/// A cause below a function that is not decided.
-fn as_undecided(cause: RootCause) -> RootCause {
-    let (kind, stop) = match cause.kind {
-        CauseKind::Loop => STILL,
-        kind => (kind, Stop::StillDescending),
+/// A cause below a function that is not decided, for this reason.
+fn as_undecided(cause: RootCause, open: &Stop) -> RootCause {
+    let kind = match cause.kind {
+        CauseKind::Loop => CauseKind::Function,
+        kind => kind,
     };
     RootCause {
         kind,
-        stop,
+        stop: open.clone(),
         blocked: None,
         in_calls: None,
         ..cause
@@ -227,8 +234,8 @@ fn as_undecided(cause: RootCause) -> RootCause {
 }
 
 /// What is known of a function that is not decided: of the part of its time that is not where it was gone on with.
-fn undecided(ftree: &Ftree, peak: u32, id: FnodeId) -> Option<RootCause> {
-    let cause = below_decisions(ftree, peak, id, STILL);
+fn undecided(ftree: &Ftree, peak: u32, id: FnodeId, open: Stop) -> Option<RootCause> {
+    let cause = below_decisions(ftree, peak, id, (CauseKind::Function, open));
     let begun = ftree.fnode(id).children.iter().copied();
     let begun = begun.filter(|&child| ftree.fnode(child).record(peak).is_chosen());
     let of = |at| part_of(ftree, peak, id, at);

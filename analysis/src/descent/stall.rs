@@ -31,8 +31,6 @@ pub enum Stall {
     /// The peak holds next to none of the ops any more, and all others are answered. It was chance, or its ops take longer
     /// than its range since what they call is measured. What the person asked for alone is waited for.
     Rare,
-    /// No ops come any more at all.
-    NoOps,
     /// So many calls in an op that measuring them drowns everything, in the words for the person.
     Busy(String),
 }
@@ -41,7 +39,7 @@ impl Stall {
     /// What the path's end says of it.
     fn stop(self, noise: &Noise) -> Stop {
         match self {
-            Stall::Silent | Stall::Rare | Stall::NoOps => Stop::TooRare,
+            Stall::Silent | Stall::Rare => Stop::TooRare,
             Stall::Unresolved => Stop::NotInstrumentable(noise.remedy().to_owned()),
             Stall::Busy(why) => Stop::NotInstrumentable(why),
         }

@@ -1,6 +1,9 @@
 //! For how long is looked on when the answers are there.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use darc_analysis::Analysis;
 
 use crate::session::descent::investigation::Investigation;
 
@@ -17,11 +20,24 @@ const CHECKS: Duration = Duration::from_secs(2);
 
 /// Peaks that were cut anew have as long as the first answers took, and this at least.
 const ANEW: Duration = Duration::from_secs(10);
+/// In this time so many ops come of peaks that are waited for longer, since there is no answer without them,
+const COME: u64 = 5;
+/// ... all in all for so long at most, if the person has not said for how long.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where no op has come for so long none is waited for,
 const IDLE: Duration = Duration::from_secs(2);
 /// ... and for so many times as long as it took for one to come before.
 const GAPS: u32 = 4;
+
+/// Peaks that have no answer yet.
+#[derive(Default, Debug)]
+struct Awaited {
+    /// When it was looked how many ops of each there had been.
+    looked: Option<(Duration, BTreeMap<u32, u64>)>,
+    /// Since when they have been waited for.
+    since: Option<Duration>,
+}
 
 /// When ops began to come, when the last ones did, and when decisions began to be held against them.
 #[derive(Default, Debug)]
@@ -35,6 +51,7 @@ pub(super) struct LookingOn {
     checks: Option<(Instant, u64)>,
     /// When there was enough to see, or when decisions had been held against later ops.
     enough: Option<Duration>,
+    awaited: Awaited,
     /// Whether the log says that the answers are there.
     is_logged: bool,
     /// Ends with the first answers that much of the time is in.
@@ -51,8 +68,8 @@ impl LookingOn {
         }
     }
 
-    /// Tells the analysis when there was enough to see.
-    pub(super) fn look(&mut self, investigation: &mut Investigation) {
+    /// Tells the analysis when there was enough to see. It ends then, if the person has said so.
+    pub(super) fn look(&mut self, investigation: &mut Investigation, end: Option<Instant>) {
         let analysis = &mut investigation.analysis;
         let ops = analysis.profile().count();
         if ops == 0 {
@@ -84,9 +101,11 @@ impl LookingOn {
             investigation.analysis.stop_looking();
             return;
         }
-        let is_late = |at: Duration| passed >= at + at.clamp(ANEW, FEW);
-        if self.enough.is_some_and(is_late) && !is_answered && !analysis.is_checking() {
+        if !is_answered && !analysis.is_checking() && self.is_late(analysis, passed, end) {
             analysis.decide_without_long_ops();
+            if analysis.is_answered() || analysis.is_checking() {
+                return;
+            }
             investigation.take_back();
             investigation.analysis.end_descents();
             return;
@@ -105,6 +124,7 @@ impl LookingOn {
             if is_clear && is_long {
                 self.enough = Some(passed);
                 analysis.seen_enough();
+                self.awaited.look(analysis, passed);
             }
         }
         if analysis.is_checking() {
@@ -117,7 +137,51 @@ impl LookingOn {
             }
             // What they begin has its time from their end on, which may come with any op.
             self.enough = Some(passed);
+            self.awaited.looked = None;
         }
+    }
+
+    /// Whether what has no answer yet had its time, and no more is to be expected, or none is left to hold the answers against later ops.
+    fn is_late(&mut self, analysis: &Analysis, passed: Duration, end: Option<Instant>) -> bool {
+        let Some(at) = self.enough else { return false };
+        if passed < at + at.clamp(ANEW, FEW) {
+            return false;
+        }
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let is_over = match left {
+            Some(left) => left <= CHECKS,
+            None => passed >= *self.awaited.since.get_or_insert(at) + PATIENCE,
+        };
+        is_over || !self.awaited.come(analysis, passed)
+    }
+}
+
+impl Awaited {
+    fn look(&mut self, analysis: &Analysis, passed: Duration) {
+        self.looked = analysis.awaited_ops().map(|ops| (passed, ops));
+    }
+
+    /// Whether ops of them come, as far as it is time to ask for that.
+    fn come(&mut self, analysis: &Analysis, passed: Duration) -> bool {
+        let Some((at, then)) = &self.looked else {
+            self.look(analysis, passed);
+            return self.looked.is_some();
+        };
+        if passed < *at + ANEW {
+            return true;
+        }
+        let Some(now) = analysis.awaited_ops() else {
+            return false;
+        };
+        // What has its answer meanwhile is none of them any more.
+        let came = now.iter().filter_map(|(peak, ops)| {
+            let before = then.get(peak)?;
+            Some(ops.saturating_sub(*before))
+        });
+        let is_new = now.keys().any(|peak| !then.contains_key(peak));
+        let come = came.sum::<u64>() >= COME || is_new;
+        self.looked = Some((passed, now));
+        come
     }
 }
 

@@ -348,7 +348,7 @@ impl<'a> Session<'a> {
             }
             self.place_what_is_bound()?;
             self.investigation.look_for_stalls();
-            self.looking_on.look(self.investigation);
+            self.looking_on.look(self.investigation, limits.end());
             if let Some(serving) = &mut self.serving {
                 serving.investigation.look_for_stalls();
             }
