@@ -299,6 +299,22 @@ mod tests {
         assert!(session.analysis.early.is_empty());
     }
 
+    /// Before the session has served the request for its calls. They are asked for again where it turns out to be a cause.
+    #[test]
+    fn what_is_forgotten_before_it_was_begun_is_looked_into_later() {
+        let mut session = Session::new(chain(|run| run.work(1 << 14)), Params::default());
+        while session.analysis.ftree().root().children.is_empty() {
+            session.run(1);
+        }
+        let a = session.analysis.ftree().root().children[0];
+        session.analysis.begin_path(a, 1);
+        session.analysis.forget_path(a, 1);
+        session.serve();
+        session.run(1_000);
+        assert_eq!(session.causes(1)[0].0, "f0/a/b/c/d/e/f");
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+    }
+
     /// Nothing is waited for any longer: it is told as before, and another run goes on with it.
     #[test]
     fn what_is_begun_is_told_when_it_is_given_up() {
