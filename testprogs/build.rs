@@ -352,6 +352,11 @@ const PROGRAMS: &[Target] = &[
     c("_greenlet.so", "c/greenlet.c", &["-shared", "-fPIC"]),
     c("libthousands.so", "c/libthousands.c", &["-shared", "-fPIC"]),
     c("libshadowed.so", "c/libshadowed.c", &["-shared", "-fPIC"]),
+    cxx(
+        "libthrows.so",
+        "cxx/libthrows.cpp",
+        &["-shared", "-fPIC", "-static-libgcc", "-static-libstdc++"],
+    ),
 ];
 
 /// What is made from the programs: linked against the library, or stripped.
@@ -382,6 +387,11 @@ const DERIVED: &[Target] = &[
             "-Wl,-rpath,$ORIGIN",
             "-Wl,-z,lazy",
         ],
+    ),
+    c(
+        "throws_in_library",
+        "c/throws_in_library.c",
+        &["-lthrows", "-Wl,-rpath,$ORIGIN"],
     ),
     c(
         "copied_stacks",

@@ -2,7 +2,7 @@
 
 use darc_testprogs::{Opt, program};
 
-use crate::harness::{Target, Task, darc, execute, for_all, native};
+use crate::harness::{Target, Task, darc, engines, execute, for_all, native};
 use crate::untouched::{check_released, check_text};
 
 /// Coroutines that all have the same stack, each a copy of its part while it does not run (greenlets): nothing of ours is in the copies.
@@ -67,6 +67,19 @@ programs! {
     switched_stacks_seen_from_the_callee: "contexts" "part" "2000"
     signal_stacks: "signal_stack" "serve" "5000"
     signal_handlers_that_switch_contexts: "signal_switches" "serve" "5000"
+}
+
+/// The library has an unwinder of its own: where it begins has a probe, too.
+#[test]
+fn exceptions_in_a_library_with_its_own_unwinder() {
+    let path = program("throws_in_library", Opt::O2);
+    let native = native(&path, &["5000", "brisk"]);
+    for engine in engines() {
+        let stay = ["--decision-ops", "1000000000"];
+        let task = Task::new(engine, "library_throws").options(&stay);
+        let analysis = task.run_like(&native, &path, &["5000", "brisk"]);
+        assert!(analysis.report().ops() > 0, "{analysis:#?}");
+    }
 }
 
 /// What runs on another stack in the middle of an op is not told apart, and the report says so.

@@ -89,11 +89,13 @@ impl Hooks {
         for (index, id) in modules.loaded().into_iter().enumerate() {
             let path = &modules.get(id).path;
             let file = path.rsplit('/').next().unwrap_or_default();
-            // A statically linked program brings its own.
+            // What catches exceptions may bring an unwinder of its own, as a program or a library that was linked with libgcc.
+            let image = modules.get(id).image.as_ref();
+            let catches = image.is_some_and(|image| image.has_section(".gcc_except_table"));
             let unwinds = ["libgcc_s", "libunwind", "libstdc++", "libc++abi"]
                 .iter()
                 .any(|name| file.starts_with(name));
-            if unwinds || index == 0 {
+            if unwinds || catches || index == 0 {
                 let find = |names: &[&str], found: &mut Vec<TargetAddr>| {
                     found.extend(names.iter().filter_map(|name| locate(modules, id, name)));
                 };

@@ -190,6 +190,12 @@ impl Image {
         Some((AddrRange::sized(FileAddr(section.addr), section.size), data))
     }
 
+    /// Whether it has a section of this name.
+    #[must_use]
+    pub fn has_section(&self, name: &str) -> bool {
+        self.elf.section(name).is_some()
+    }
+
     /// Whether the Go tool chain linked it: its runtime walks and moves stacks.
     pub fn is_go(&self) -> bool {
         let sections = [".go.buildinfo", ".gopclntab", ".note.go.buildid"];

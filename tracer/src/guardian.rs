@@ -95,7 +95,10 @@ pub fn watch(pid: i32, ledger: &File, life: File) -> Result<()> {
 fn watch_over(memory: &Memory, ledger: &File, mut life: File) {
     let mut byte = [0];
     while matches!(life.read(&mut byte), Ok(1..)) {}
-    for debt in ledger::read(ledger) {
+    let mut debts = ledger::read(ledger);
+    // Text first: an exception that meets a breakpoint at an unwinder ends the process, whatever is on its stack.
+    debts.sort_by_key(|debt| matches!(debt, Debt::Slot { .. }));
+    for debt in debts {
         pay(memory, debt);
     }
 }

@@ -229,6 +229,8 @@ impl Space {
         if let Entry::Vacant(vacant) = self.functions.entry(addr) {
             match function::beginning(wanted.memory, TargetAddr(addr)) {
                 Some(function) => drop(vacant.insert(function)),
+                // Its library is gone already, and with it who would unwind.
+                None if !wanted.memory.has_mapped(TargetAddr(addr)) => return Ok(()),
                 None => {
                     wanted.refuse(addr, "its code cannot be read".to_owned());
                     return Ok(());
