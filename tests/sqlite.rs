@@ -22,26 +22,28 @@ fn folder_on_disk() -> TempDir {
     tempfile::tempdir_in(on_disk.unwrap_or(&candidates[0])).expect("a folder")
 }
 
-/// The slow ops are the inserts, and what they wait for is the sync of the file.
+/// The slow ops are the inserts, and what they wait for is the sync of the file. Of the few that wait for a processor besides, which may be
+/// a peak of their own, nothing is said.
 fn judge(report: &Report) -> Verdict {
-    let slowest = report
-        .peaks()
-        .iter()
-        .max_by_key(|peak| peak["total"].as_u64());
-    let causes = slowest.map(Report::causes).unwrap_or_default();
+    let told = || format!("{:#}", report.0);
+    let peaks = report.peaks().iter();
+    let Some(slowest) = peaks.max_by_key(|peak| peak["total"].as_u64()) else {
+        return Err(Unfinished(told()));
+    };
+    let causes = Report::causes(slowest);
     let is_sync = |path: &[String]| {
         ["fsync", "fdatasync"]
             .iter()
             .any(|sync| is_path(path, &["sqlite3_step", "…", "unixSync", "…", sync]))
     };
     let is_right = |cause: &Cause| cause.kind == "syscall" && is_sync(&cause.path);
-    // What the program computes between two syncs is no cause of what takes milliseconds.
+    // What the program computes between two syncs is no cause of what takes milliseconds, beside the sync neither.
     let has_ended = |cause: &Cause| ["self", "no-calls"].contains(&cause.stop.as_str());
     let is_wrong = |cause: &Cause| cause.kind == "function" && has_ended(cause);
     match causes.iter().any(is_right) {
-        true if report.status() == "root-cause-found" => Ok(()),
-        false if causes.iter().any(is_wrong) => Err(Wrong(format!("{causes:#?} {:#}", report.0))),
-        _ => Err(Unfinished(format!("{causes:#?} {:#}", report.0))),
+        _ if causes.iter().any(is_wrong) => Err(Wrong(told())),
+        true if slowest["status"] == "root-cause-found" => Ok(()),
+        _ => Err(Unfinished(told())),
     }
 }
 
