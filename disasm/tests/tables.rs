@@ -516,6 +516,28 @@ fn a_tail_call_behind_a_call_that_does_not_return_is_one() {
     assert_eq!(reasons, [SkipReason::UnknownFrame]);
 }
 
+/// What is behind a call that throws, where an unwinder comes to, has the frame of another call: it is no evidence that one returns.
+#[test]
+fn a_landing_pad_does_not_tell_which_calls_return() {
+    let code = code(
+        "
+        85 ff                    | test %edi,%edi
+        74 0a                    | je 40100e
+        53                       | push %rbx
+        53                       | push %rbx
+        e8 f5 00 00 00           | call 401100
+        5b                       | pop %rbx
+        ff e0                    | jmp *%rax
+        50                       | push %rax
+        e8 ec 01 00 00           | call 401200
+        eb f5                    | jmp 40100b",
+    );
+    let code = code.with_entrances(vec![BASE + 0x14]);
+    let reasons = call_sites(&code, &NoMemory).skipped;
+    let reasons: Vec<SkipReason> = reasons.iter().map(|it| it.reason).collect();
+    assert_eq!(reasons, [SkipReason::UnknownFrame]);
+}
+
 #[test]
 fn a_frame_pointer_gives_the_frame_back() {
     let code = code(

@@ -95,12 +95,15 @@ pub fn watch(pid: i32, ledger: &File, life: File) -> Result<()> {
 fn watch_over(memory: &Memory, ledger: &File, mut life: File) {
     let mut byte = [0];
     while matches!(life.read(&mut byte), Ok(1..)) {}
-    let mut debts = ledger::read(ledger);
-    // Text first: an exception that meets a breakpoint at an unwinder ends the process, whatever is on its stack.
-    debts.sort_by_key(|debt| matches!(debt, Debt::Slot { .. }));
-    for debt in debts {
+    for debt in in_order(ledger::read(ledger)) {
         pay(memory, debt);
     }
+}
+
+/// Text first: an exception that meets a breakpoint at an unwinder ends the process, whatever is on its stack.
+fn in_order(mut debts: Vec<Debt>) -> Vec<Debt> {
+    debts.sort_by_key(|debt| matches!(debt, Debt::Slot { .. }));
+    debts
 }
 
 /// Puts one thing back, unless the target has something else there by now.
@@ -124,5 +127,22 @@ fn pay(memory: &Memory, debt: Debt) {
                 let _ = memory.write_word(TargetAddr(addr), return_to);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn breakpoints_are_taken_out_before_return_addresses_are_put_back() {
+        let slot = |addr| Debt::Slot {
+            addr,
+            return_to: 1,
+            hidden: 2,
+        };
+        let text = |addr| Debt::Text { addr, original: 0 };
+        let paid = in_order(vec![slot(1), text(2), slot(3), text(4)]);
+        assert_eq!(paid, [text(2), text(4), slot(1), slot(3)]);
     }
 }

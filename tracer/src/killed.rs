@@ -528,24 +528,23 @@ fn a_tracer_that_panics_lets_go() {
     const MOST: u64 = 10_000;
     let mut target = Target::start("threads");
     let (pid, code) = (target.pid(), target.code.clone());
-    let has_panicked = |call| -> Result<bool> {
+    let attempt = |call| -> Result<bool> {
         let mut engine = Jump::attach(pid)?;
-        // As who measures does: where no thread can be had at the moment, it is asked again.
-        while let Err(error) = engine.apply(&code.plan(false)) {
-            let Error::Busy(_) = error else {
-                return Err(error);
-            };
-        }
-        let change = loop {
-            sys::kill_point::panic_at(call);
-            let change = panic::catch_unwind(AssertUnwindSafe(|| engine.apply(&code.plan(true))));
-            sys::kill_point::set(u64::MAX);
-            if !matches!(change, Ok(Err(Error::Busy(_)))) {
-                break change;
-            }
-        };
+        engine.apply(&code.plan(false))?;
+        sys::kill_point::panic_at(call);
+        let change = panic::catch_unwind(AssertUnwindSafe(|| engine.apply(&code.plan(true))));
+        sys::kill_point::set(u64::MAX);
         engine.finish()?;
-        Ok(change.is_err())
+        match change {
+            Ok(Err(busy @ Error::Busy(_))) => Err(busy),
+            change => Ok(change.is_err()),
+        }
+    };
+    // As who measures does: where no thread can be had at the moment, it is asked again.
+    let has_panicked = |call| {
+        let mut attempts = (0..100).map(|_| attempt(call));
+        let busy = |outcome: &Result<bool>| matches!(outcome, Err(Error::Busy(_)));
+        attempts.find(|outcome| !busy(outcome)).unwrap_or(Ok(false))
     };
     let panicked = (0..MOST).take_while(|call| {
         let what = format!("panicked at call {call}");

@@ -479,6 +479,26 @@ mod tests {
         );
     }
 
+    /// The slow ones have most of the time: they are waited for until they have their answer.
+    #[test]
+    fn what_most_of_the_time_is_in_is_waited_for() {
+        let mut session = Session::new(smeared_at_first(), Params::default());
+        session.analysis.look_on();
+        session.run(20_000);
+        session.analysis.seen_enough();
+        session.serve();
+        let slow = session.analysis.peaks().pop().expect("two");
+        let stands = session.analysis.before_cut.take();
+        let awaited = session.analysis.awaited_ops().expect("not answered");
+        assert_eq!(awaited.get(&slow.number), Some(&slow.content.ops));
+        // Not where an answer stands that is of half of the time.
+        session.analysis.before_cut = stands;
+        assert_eq!(session.analysis.awaited_ops(), None);
+        session.run(20_000);
+        assert!(session.finished);
+        assert_eq!(session.analysis.awaited_ops(), None);
+    }
+
     /// The few have most of the time that was the one peak's.
     #[test]
     fn what_few_ops_do_is_not_the_cause_of_a_peak_without_them() {

@@ -440,19 +440,18 @@ impl Analysis {
     /// were on their way through the queue when the probes were put in do not count for the fnode. An
     /// fnode without children makes no calls.
     pub fn expanded(&mut self, fnode: FnodeId, since: Tsc) {
-        // What was begun early may be forgotten by now: then only the calls were added that paths of others lead through, or none.
-        let is_meant = !self.open_at(fnode).is_empty();
-        if self.ftree.fnode(fnode).children.is_empty() {
-            match is_meant {
-                true => self.cannot_expand(fnode, Stop::NoCalls),
-                false => self.ftree.fnode_mut(fnode).expansion = Expansion::None,
-            }
+        let mut children = self.ftree.fnode(fnode).children.iter();
+        let calls = children.any(|&child| self.ftree.fnode(child).site.is_some());
+        if !calls && self.open_at(fnode).is_empty() {
+            // What was begun early was forgotten before its calls were added: whether it makes any is not known.
+            self.ftree.fnode_mut(fnode).expansion = Expansion::None;
             return;
         }
-        self.ftree.fnode_mut(fnode).expansion = match is_meant {
-            true => Expansion::Complete(since),
-            false => Expansion::Partial,
-        };
+        if self.ftree.fnode(fnode).children.is_empty() {
+            self.cannot_expand(fnode, Stop::NoCalls);
+            return;
+        }
+        self.ftree.fnode_mut(fnode).expansion = Expansion::Complete(since);
         // The session names the calls in the code. What an indirect one was seen to reach when another peak was looked
         // at is measured apart again, or its ops would count for an fnode without a probe.
         for child in self.ftree.fnode(fnode).children.clone() {

@@ -78,7 +78,7 @@ pub fn calls(
             Ok(Passage::Returns) => calls.measurable.push((id, callee)),
             Ok(Passage::LooksBack) => {
                 calls.measurable.push((id, callee));
-                // What is met through a pointer might be called from elsewhere, too, with a return address that is hidden.
+                // Known from the start, for what is met at run time is refused: nobody knows by then that this site hides nothing.
                 let through = bound_at(site, process).and_then(|to| modules.place(to));
                 let callee = through.map(|place| Callee::Function(catalog.callee(place)));
                 calls.measurable.extend(callee.map(|callee| (id, callee)));

@@ -319,8 +319,9 @@ pub fn learn(
     target: TargetAddr,
 ) -> Learnt {
     let place = modules.place(target);
-    if place.is_some_and(|place| return_address::is_used(modules, place).is_some()) {
-        return Learnt::Other(NewTarget::Unmeasured);
+    let used = place.and_then(|place| Some((place, return_address::is_used(modules, place)?)));
+    if let Some((place, used)) = used {
+        return Learnt::Unmeasured(place, used.why);
     }
     let Some(known) = ftree.get(parent) else {
         return Learnt::Other(NewTarget::AnyTarget);
@@ -343,12 +344,14 @@ pub fn learn(
 }
 
 /// What an indirect site was seen to call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Learnt {
     /// A function.
     Callee(CodeRef),
     /// A system call, by number.
     Syscall(u32),
+    /// A function whose calls must not be measured, and why, for people.
+    Unmeasured(CodeRef, String),
     /// Nothing that gets an fnode of its own.
     Other(NewTarget),
 }
@@ -481,8 +484,10 @@ impl Investigation {
         let callee = match learnt {
             Learnt::Callee(place) => Callee::Function(catalog.callee(place)),
             Learnt::Syscall(number) => Callee::Syscall(Some(number)),
-            Learnt::Other(NewTarget::Unmeasured) => {
-                self.leave_unmeasured(modules, catalog, parent, site, target);
+            Learnt::Unmeasured(place, why) => {
+                let callee = Callee::Function(catalog.callee(place));
+                self.analysis.add_unmeasured_child(parent, site, callee);
+                self.skip(catalog.site_at(site).0, why);
                 return NewTarget::Unmeasured;
             }
             Learnt::Other(answer) => return answer,
@@ -491,25 +496,6 @@ impl Investigation {
         // Many ops may have passed before anybody looked; none of them says who was called.
         self.analysis.told_apart(parent, darc_tracer::tsc());
         NewTarget::Fnode(child)
-    }
-
-    /// Calls of a target by an indirect site are not measured, so that their time is none that `parent` is known to take itself.
-    fn leave_unmeasured(
-        &mut self,
-        modules: &Modules,
-        catalog: &mut Catalog,
-        parent: FnodeId,
-        site: SiteId,
-        target: TargetAddr,
-    ) {
-        let Some(place) = modules.place(target) else {
-            return;
-        };
-        let callee = Callee::Function(catalog.callee(place));
-        self.analysis.add_unmeasured_child(parent, site, callee);
-        if let Some(used) = return_address::is_used(modules, place) {
-            self.skip(catalog.site_at(site).0, used.why);
-        }
     }
 }
 

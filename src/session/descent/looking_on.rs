@@ -124,7 +124,7 @@ impl LookingOn {
             if is_clear && is_long {
                 self.enough = Some(passed);
                 analysis.seen_enough();
-                self.awaited.look(analysis, passed);
+                self.awaited.looked = analysis.awaited_ops().map(|ops| (passed, ops));
             }
         }
         if analysis.is_checking() {
@@ -152,34 +152,26 @@ impl LookingOn {
             Some(left) => left <= CHECKS,
             None => passed >= *self.awaited.since.get_or_insert(at) + PATIENCE,
         };
-        is_over || !self.awaited.come(analysis, passed)
+        is_over || !self.awaited.come(passed, || analysis.awaited_ops())
     }
 }
 
 impl Awaited {
-    fn look(&mut self, analysis: &Analysis, passed: Duration) {
-        self.looked = analysis.awaited_ops().map(|ops| (passed, ops));
-    }
-
-    /// Whether ops of them come, as far as it is time to ask for that.
-    fn come(&mut self, analysis: &Analysis, passed: Duration) -> bool {
-        let Some((at, then)) = &self.looked else {
-            self.look(analysis, passed);
-            return self.looked.is_some();
-        };
-        if passed < *at + ANEW {
-            return true;
+    /// Whether ops of them come, of how many there were of each by now, as far as it is time to ask for that.
+    fn come(&mut self, passed: Duration, ops: impl Fn() -> Option<BTreeMap<u32, u64>>) -> bool {
+        match &self.looked {
+            Some((at, _)) if passed < *at + ANEW => return true,
+            _ => {}
         }
-        let Some(now) = analysis.awaited_ops() else {
-            return false;
+        let Some(now) = ops() else { return false };
+        let come = match &self.looked {
+            // Of one that has its answer meanwhile, or is new, it is not known.
+            Some((_, then)) if now.keys().all(|peak| then.contains_key(peak)) => {
+                let came = now.iter().map(|(peak, ops)| ops.saturating_sub(then[peak]));
+                came.sum::<u64>() >= COME
+            }
+            _ => true,
         };
-        // What has its answer meanwhile is none of them any more.
-        let came = now.iter().filter_map(|(peak, ops)| {
-            let before = then.get(peak)?;
-            Some(ops.saturating_sub(*before))
-        });
-        let is_new = now.keys().any(|peak| !then.contains_key(peak));
-        let come = came.sum::<u64>() >= COME || is_new;
         self.looked = Some((passed, now));
         come
     }
@@ -204,5 +196,28 @@ impl Investigation {
                     .to_owned(),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn come(awaited: &mut Awaited, after: u64, ops: &[(u32, u64)]) -> bool {
+        awaited.come(Duration::from_secs(after), || {
+            (!ops.is_empty()).then(|| ops.iter().copied().collect())
+        })
+    }
+
+    #[test]
+    fn peaks_are_waited_for_while_their_ops_come() {
+        let mut awaited = Awaited::default();
+        assert!(come(&mut awaited, 20, &[(1, 1_000), (2, 50)]));
+        assert!(come(&mut awaited, 29, &[(1, 1_000), (2, 50)]), "too early");
+        assert!(come(&mut awaited, 30, &[(1, 1_003), (2, 52)]));
+        assert!(come(&mut awaited, 40, &[(2, 57)]), "one has its answer");
+        assert!(come(&mut awaited, 50, &[(2, 57), (3, 4)]), "one is new");
+        assert!(!come(&mut awaited, 60, &[(2, 61), (3, 4)]), "four came");
+        assert!(!come(&mut awaited, 70, &[]), "all have answers");
     }
 }

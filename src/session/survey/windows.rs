@@ -32,6 +32,7 @@ impl Sink for Windows<'_> {
         let callee = match learnt {
             Learnt::Callee(place) => Callee::Function(self.catalog.callee(place)),
             Learnt::Syscall(number) => Callee::Syscall(Some(number)),
+            Learnt::Unmeasured(..) => return NewTarget::Unmeasured,
             Learnt::Other(answer) => return answer,
         };
         NewTarget::Fnode(self.totals.add_child(parent, site, callee))
