@@ -140,6 +140,7 @@ const PROGRAMS: &[Target] = &[
     ),
     c("dead_leader", "c/dead_leader.c", &[]),
     c("equal_callees", "c/equal_callees.c", &[]),
+    c("deep_and_seldom", "c/deep_and_seldom.c", &[]),
     c("deep_path", "c/deep_path.c", &[]),
     c("deep_stack", "c/deep_stack.c", &[]),
     c("ends_in_f0", "c/ends_in_f0.c", &[]).at_o0_too(),

@@ -38,7 +38,7 @@ const LEFT: [&str; 5] = [
 ];
 
 /// What is seen only after the first answers, with which `int3` ends: these run for as long as they do by themselves.
-const LATER: [&str; 3] = ["in_runs", "phases", "seldom"];
+const LATER: [&str; 4] = ["deep_and_seldom", "in_runs", "phases", "seldom"];
 
 /// What does not hear when its standard input is closed, and so runs for as long as it does by itself.
 const DEAF: [&str; 3] = ["closes_fds", "plugin_host", "sandboxed"];
@@ -112,6 +112,7 @@ programs! {
     computed_jumps
     correlated_callees
     dead_leader
+    deep_and_seldom
     deep_path
     denormals
     dispatches_results

@@ -45,6 +45,26 @@ pub struct Unwinder {
     cache: CacheX86_64,
 }
 
+/// An unwinder with the tables of what is loaded, which are read once for each set of libraries.
+#[derive(Debug, Default)]
+pub struct Unwinding {
+    /// Where code was when the tables were read: start, end, module.
+    ranges: Vec<(u64, u64, ModuleId)>,
+    unwinder: Option<Unwinder>,
+}
+
+impl Unwinding {
+    /// The unwinder of what is loaded now.
+    pub fn of(&mut self, modules: &Modules) -> &mut Unwinder {
+        let ranges: Vec<_> = modules.ranges().collect();
+        if self.ranges != ranges {
+            self.ranges = ranges;
+            self.unwinder = None;
+        }
+        self.unwinder.get_or_insert_with(|| Unwinder::new(modules))
+    }
+}
+
 impl std::fmt::Debug for Unwinder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Unwinder").finish_non_exhaustive()

@@ -10,6 +10,7 @@ use crate::addr::TargetAddr;
 use crate::engine::jump::world;
 use crate::error::Result;
 use crate::memory::Memory;
+use crate::stopped::Stopped;
 
 /// More of a stack is not copied: frames of interest are near its top, and the stop must be short.
 const MOST: usize = 128 << 10;
@@ -53,6 +54,17 @@ impl Stack {
         let bytes = self.bytes.get(at..at.checked_add(8)?)?;
         Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
+
+    /// Changes a word of the copy that [`Stack::word`] finds.
+    pub(crate) fn put(&mut self, addr: u64, word: u64) {
+        let at = addr
+            .checked_sub(self.rsp)
+            .and_then(|at| usize::try_from(at).ok());
+        let place = at.and_then(|at| self.bytes.get_mut(at..at.checked_add(8)?));
+        if let Some(place) = place {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+    }
 }
 
 /// Copies the stacks of all threads of a process that nobody traces, and tells for how long it was stopped.
@@ -80,19 +92,26 @@ fn copied(
     world::stopped(pid, |world| {
         let threads = world.threads().filter(|thread| is_wanted(thread.tid()));
         threads
-            .map(|thread| {
-                let registers = thread.registers()?;
-                let rsp = registers.rsp();
-                Ok(Stack {
-                    tid: thread.tid(),
-                    rip: registers.rip(),
-                    call: registers.system_call(),
-                    rsp,
-                    rbp: registers.gpr(Gpr::Rbp),
-                    bytes: upper_part(&memory, rsp, most),
-                })
-            })
+            .map(|thread| copy_of(&memory, thread, most))
             .collect()
+    })
+}
+
+/// The stack of a thread that stands still.
+pub(crate) fn of_stopped(memory: &Memory, thread: &Stopped) -> Result<Stack> {
+    copy_of(memory, thread, MOST)
+}
+
+fn copy_of(memory: &Memory, thread: &Stopped, most: usize) -> Result<Stack> {
+    let registers = thread.registers()?;
+    let rsp = registers.rsp();
+    Ok(Stack {
+        tid: thread.tid(),
+        rip: registers.rip(),
+        call: registers.system_call(),
+        rsp,
+        rbp: registers.gpr(Gpr::Rbp),
+        bytes: upper_part(memory, rsp, most),
     })
 }
 

@@ -3,15 +3,18 @@
 //! Each decision takes twenty ops at least, and each is made with ops that come after the one before. Of a call that is
 //! slow once a second a path of ten functions would take minutes. So the callees that took much of the time in the first ops are
 //! looked into at once, in the same ops that their caller's decision waits for. Where that decision is another one, what was
-//! begun below is forgotten.
+//! begun below is forgotten. Who can look at the stacks of slow ops while these last knows more at once: [`Analysis::slow`] says which
+//! ops are meant, [`Analysis::foresee`] takes what was seen.
 
 use darc_record::{FnodeId, Ticks, Tsc};
 
 use crate::descent::Analysis;
-use crate::descent::ftree::{Absence, Callee, Expansion, Fnode};
+use crate::descent::ftree::{Absence, Callee, Expansion, Fnode, Probe};
+use crate::descent::params::PeakChoice;
 use crate::descent::peak_record::{PathState, Stop};
 use crate::descent::recursion;
 use crate::descent::share::{ALWAYS, Estimate, LEAST};
+use crate::profile::peaks::Peak;
 
 /// So many ops tell,
 const OPS: u64 = 5;
@@ -22,6 +25,20 @@ const SELDOM: Ticks = Ticks(1 << 29);
 
 /// So many functions of a peak are gone on with at a time before it has to be.
 const MOST: usize = 64;
+
+/// Ops that are shorter are not looked at: some milliseconds, many times as long as a look.
+const SHORT: Ticks = Ticks(1 << 23);
+/// While no peak is known yet, ops of this length may be slow: some milliseconds.
+const LONG: Ticks = Ticks(1 << 24);
+
+/// Ops that are waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slow {
+    /// Their peak; `None` while peaks are looked for.
+    pub peak: Option<u32>,
+    /// An op that takes longer than this is none of a faster peak.
+    pub beyond: Ticks,
+}
 
 /// A function that the ops of a new peak may go on in.
 pub(crate) struct Foreseen {
@@ -68,6 +85,79 @@ impl Analysis {
         }
     }
 
+    /// The peaks whose ops come slowly and are waited for.
+    #[must_use]
+    pub fn slow(&self, now: Tsc) -> Vec<Slow> {
+        let is_wanted = matches!(self.params.peak, PeakChoice::All | PeakChoice::One(_));
+        if self.peaks.is_empty() && is_wanted && !self.finished {
+            let beyond = LONG;
+            return vec![Slow { peak: None, beyond }];
+        }
+        let waited_for = self.peaks.iter().filter(|at| {
+            let is_open = at.open.is_some_and(|open| open > 0);
+            is_open && self.is_slow(at.peak.number, now)
+        });
+        let longest = |peak: &Peak| self.params.resolution.bounds(peak.last_bucket);
+        let slow = waited_for.map(|at| {
+            let is_faster = |peak: &Peak| peak.last_bucket < at.peak.first_bucket;
+            let faster = self.peaks.iter().map(|other| &other.peak);
+            let faster = faster.filter(|peak| is_faster(peak)).filter_map(longest);
+            let beyond = faster.fold(SHORT, |beyond, (_, longest)| beyond.max(longest));
+            let peak = Some(at.peak.number);
+            Slow { peak, beyond }
+        });
+        slow.collect()
+    }
+
+    /// Whether a decision of the peak has waited for ops for a while.
+    fn is_slow(&self, peak: u32, now: Tsc) -> bool {
+        self.measured.iter().any(|&id| {
+            let fnode = self.ftree.fnode(id);
+            let since = match fnode.expansion {
+                Expansion::Complete(since) => since,
+                _ => return false,
+            };
+            let record = fnode.record(peak);
+            let is_collecting = record.state == PathState::Collecting;
+            let has_few = record.decision_ops < self.params.decision_ops;
+            is_collecting && has_few && now - since >= SLOWLY
+        })
+    }
+
+    /// A function was seen on the stack in ops of a peak: what it calls is measured at once, where it is not decided yet whether the peak
+    /// goes on in it. Whether that begins now.
+    ///
+    /// # Panics
+    /// When it is no fnode of this analysis.
+    pub fn foresee(&mut self, id: FnodeId, peak: u32) -> bool {
+        let fnode = self.ftree.fnode(id);
+        let caller = fnode.parent.map(|at| self.ftree.fnode(at));
+        let is_next = caller.is_some_and(|caller| {
+            let is_checked = self.checks.contains_key(&(caller.id, peak));
+            caller.record(peak).state.is_open()
+                && !caller.is_in_batches()
+                && !is_checked
+                && !self.tells_faults(caller.id, peak)
+        });
+        let is_apt = is_next
+            && matches!(fnode.callee, Callee::Function(_))
+            && !fnode.record(peak).is_chosen()
+            && fnode.probe == Probe::Wanted
+            && !recursion::may_be_deep(&self.ftree, id)
+            && self.early.iter().filter(|at| at.1 == peak).count() < MOST;
+        if is_apt {
+            self.early.insert((id, peak));
+            self.begin_path(id, peak);
+        }
+        is_apt
+    }
+
+    /// Whether the calls of a function are known and not measured yet, so that others may be added without a loss.
+    #[must_use]
+    pub fn is_being_expanded(&self, id: FnodeId) -> bool {
+        self.ftree.fnode(id).expansion == Expansion::Requested
+    }
+
     /// Whether the ops that decide about a function come slowly.
     fn is_waited_for(&self, id: FnodeId, peak: u32, now: Tsc) -> bool {
         let fnode = self.ftree.fnode(id);
@@ -89,16 +179,11 @@ impl Analysis {
 
     /// The callees that the decision of a function may be for.
     fn foreseen(&self, id: FnodeId, peak: u32) -> Vec<FnodeId> {
-        let parts = self.parts(id, peak);
-        let callee = |part: &Option<FnodeId>| part.map(|at| self.ftree.fnode(at).callee);
-        // Page faults that are told here are not told below, which only the decision says.
-        let is_fault = |(part, estimate): &(Option<FnodeId>, Estimate)| {
-            callee(part) == Some(Callee::Absence(Absence::PageFault))
-                && estimate.time.at >= LEAST / 2.0
-        };
-        if parts.iter().any(is_fault) {
+        if self.tells_faults(id, peak) {
             return Vec::new();
         }
+        let parts = self.parts(id, peak);
+        let callee = |part: &Option<FnodeId>| part.map(|at| self.ftree.fnode(at).callee);
         // A small part of the peak is not gone on with before it has to be, for there may be many: what would be no cause of the
         // peak, neither by time nor by ops.
         let weight = self.weight(id, peak);
@@ -110,6 +195,15 @@ impl Analysis {
         };
         let found = parts.into_iter().filter(is_long);
         found.filter_map(|(part, _)| part).collect()
+    }
+
+    /// Page faults that are told at a function are not told below, which only its decision says.
+    fn tells_faults(&self, id: FnodeId, peak: u32) -> bool {
+        let is_fault = |(part, estimate): (Option<FnodeId>, Estimate)| {
+            let callee = part.map(|at| self.ftree.fnode(at).callee);
+            callee == Some(Callee::Absence(Absence::PageFault)) && estimate.time.at >= LEAST / 2.0
+        };
+        self.parts(id, peak).into_iter().any(is_fault)
     }
 
     /// A function is decided: what was begun early below it stands where it is `chosen` and has not stalled, and is forgotten elsewhere.
@@ -155,7 +249,7 @@ impl Analysis {
 
 #[cfg(test)]
 mod tests {
-    use darc_record::Ticks;
+    use darc_record::{FnodeId, Ticks, Tsc};
 
     use crate::descent::stall::Stall;
     use crate::simulate::{Program, Run, Session, call};
@@ -198,6 +292,94 @@ mod tests {
         assert!(often >= 100 + 6 * 20, "{often}");
         assert!(slow <= 20 + 6 * 5 + 25, "{slow}");
         assert!(seldom <= 10 + 6 + 25, "{seldom}");
+    }
+
+    /// The stacks of the first ops lead down the whole chain, as the session sees it.
+    #[test]
+    fn what_is_foreseen_is_decided_by_the_same_ops() {
+        let mut session = Session::new(chain(|run| run.work(1 << 27)), Params::default());
+        while session.analysis.peaks().is_empty() {
+            let slow = session.analysis.slow(Tsc(u64::MAX));
+            assert!(slow.iter().all(|slow| slow.peak.is_none()));
+            session.run(1);
+        }
+        session.run(1);
+        let slow = session.analysis.slow(Tsc(u64::MAX));
+        assert_eq!(slow.iter().map(|it| it.peak).collect::<Vec<_>>(), [Some(1)]);
+        assert!(slow[0].beyond < Ticks(1 << 27));
+        assert_eq!(session.analysis.slow(Tsc(0)), []);
+        let mut at = FnodeId::ROOT;
+        for _ in NAMES {
+            let ftree = session.analysis.ftree();
+            let calls = ftree.fnode(at).children.iter().copied();
+            let mut calls = calls.filter(|&at| ftree.fnode(at).site.is_some());
+            at = calls.next().expect("a call");
+            assert!(session.analysis.foresee(at, 1));
+            assert!(!session.analysis.foresee(at, 1), "it has begun");
+            session.serve();
+        }
+        session.run(1_000);
+        assert_eq!(session.causes(1)[0].0, "f0/a/b/c/d/e/f");
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        assert!(session.next_op <= 20 + 25, "{}", session.next_op);
+    }
+
+    /// A stack may lead to what no op calls there.
+    #[test]
+    fn what_no_op_has_called_is_not_told() {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| run.call(1, 1))
+            .function(1, "a", &[(3, call(3))], |run| run.call(3, 3))
+            .function(3, "b", &[], |run| run.work(1 << 27))
+            .function(2, "c", &[], |_| {});
+        let params = Params {
+            decision_ops: 100,
+            ..Params::default()
+        };
+        let mut session = Session::new(program, params);
+        while session.analysis.ftree().root().children.is_empty() {
+            session.run(1);
+        }
+        for child in session.analysis.ftree().root().children.clone() {
+            session.analysis.foresee(child, 1);
+        }
+        let told = |session: &Session| {
+            let causes = session.causes(1).into_iter();
+            causes.map(|it| it.0).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&session), ["f0"]);
+        session.serve();
+        session.run(30);
+        assert_eq!(told(&session), ["f0/a/b"]);
+        session.analysis.end_descents();
+        assert_eq!(told(&session), ["f0/a/b"]);
+    }
+
+    /// Two looks met something rare.
+    #[test]
+    fn what_was_foreseen_in_vain_is_forgotten() {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1)), (2, call(2))], |run| {
+                run.call(1, 1);
+                run.call(2, 2);
+            })
+            .function(1, "a", &[(3, call(3))], |run| run.call(3, 3))
+            .function(3, "b", &[], |run| run.work(1 << 27))
+            .function(2, "c", &[(4, call(4))], |run| run.call(4, 4))
+            .function(4, "d", &[], |run| run.work(1 << 20));
+        let mut session = Session::new(program, Params::default());
+        while session.analysis.ftree().root().children.is_empty() {
+            session.run(1);
+        }
+        for child in session.analysis.ftree().root().children.clone() {
+            session.analysis.foresee(child, 1);
+        }
+        session.serve();
+        session.run(1_000);
+        let causes: Vec<String> = session.causes(1).into_iter().map(|it| it.0).collect();
+        assert_eq!(causes, ["f0/a/b"]);
+        assert_eq!(session.analysis.status(), Status::RootCauseFound);
+        assert!(session.analysis.early.is_empty());
     }
 
     #[test]

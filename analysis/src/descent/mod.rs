@@ -11,7 +11,7 @@ mod checks;
 pub(crate) mod contribute;
 mod decision;
 mod depths;
-mod early;
+pub mod early;
 pub mod ftree;
 mod known_peaks;
 mod looking_on;
@@ -628,7 +628,9 @@ impl Analysis {
         self.params.resolution.bucket(resolved)
     }
 
-    pub(crate) fn peak_of(&self, bucket: u32) -> Option<u32> {
+    /// The peak that a bucket of the profile is of.
+    #[must_use]
+    pub fn peak_of(&self, bucket: u32) -> Option<u32> {
         self.peaks
             .iter()
             .find(|at| at.peak.contains(bucket))

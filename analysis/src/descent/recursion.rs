@@ -43,6 +43,11 @@ pub(crate) fn is_deep(ftree: &Ftree, peak: u32, id: FnodeId) -> bool {
     one > 0.0 && each(id) >= BRANCHES * one && in_itself <= 1.0 - OWN
 }
 
+/// Whether a function is on its path for the third time, whatever is known of its calls.
+pub(crate) fn may_be_deep(ftree: &Ftree, id: FnodeId) -> bool {
+    instances(ftree, &ftree.path(id)).len() >= TIMES
+}
+
 /// From which length on calls through an fnode are no loop of its caller's, where those of others are from `long` on. The depths of
 /// a recursion are none, however many and short its calls are: what takes their time may be further down.
 pub(crate) fn long(ftree: &Ftree, id: FnodeId, long: Ticks) -> Ticks {

@@ -162,7 +162,11 @@ impl Found<'_> {
 
     fn add_below(self, id: FnodeId, open: Option<&Stop>, causes: &mut Vec<RootCause>) {
         for &child in &self.ftree.fnode(id).children {
-            self.add(child, open, causes);
+            // What was foreseen, and no op has told of yet, may have nothing to do with it.
+            let is_called = self.ftree.fnode(child).record(self.peak).stats.ops > 0;
+            if open.is_none() || is_called {
+                self.add(child, open, causes);
+            }
         }
     }
 

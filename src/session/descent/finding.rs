@@ -22,6 +22,7 @@ impl Session<'_> {
     pub(super) fn look_at_libraries(&mut self) -> Result<(), ProcessError> {
         // Calls of f0 that were seen before this met no probes of what is loaded now.
         self.suspicion = Suspicion::default();
+        self.investigation.ahead.forget();
         match self.investigation.find_f0(self.process.modules()) {
             Ok(_) => {
                 self.follow();

@@ -22,6 +22,7 @@ use darc_tracer::stacks::Stack;
 
 use crate::options::{Blocks, Preemption};
 use crate::session::catalog::{Catalog, Naming, Reach};
+use crate::session::descent::ahead::Ahead;
 use crate::session::descent::arguments::Arguments;
 use crate::session::descent::bindings::Unbound;
 use crate::session::descent::futures::Ops;
@@ -92,6 +93,8 @@ pub struct Investigation {
     pub held_back: Option<String>,
     /// What the person should know.
     pub warnings: Vec<String>,
+    /// Looks at the stacks of slow ops.
+    pub ahead: Ahead,
     /// When the descent went on last.
     pub standstill: Standstill,
     /// What waits for the first calls of functions.
@@ -132,6 +135,7 @@ impl Investigation {
             not_running: None,
             held_back: None,
             warnings: Vec::new(),
+            ahead: Ahead::default(),
             standstill: Standstill::default(),
             unbound: Unbound::default(),
         }
@@ -396,6 +400,9 @@ impl<C: FnMut(&Place) -> CodeRef> Ids for StoredIds<'_, C> {
 impl Investigation {
     /// Takes an op, with the times in which its thread did not do its work.
     pub fn take_op(&mut self, op: &Op, away: &[Interval]) {
+        if self.was_disturbed(op) {
+            return self.take_unseen_op(op);
+        }
         self.tell(op);
         match self.too_busy(op) {
             Some(busy) => {

@@ -1,5 +1,6 @@
 //! The descent in one process: from the calls of f0 to what makes some of them slow.
 
+pub mod ahead;
 mod arguments;
 pub(super) mod bindings;
 mod caveats;
@@ -122,6 +123,7 @@ impl<'a> Session<'a> {
         };
         investigation.most_calls = most_calls;
         investigation.analysis.next_process();
+        investigation.ahead.forget();
         let remedy = format!(
             "its ops are so short that the {} engine cannot tell who takes their time{other}",
             kind.name()
@@ -347,6 +349,7 @@ impl<'a> Session<'a> {
                 Event::Nothing => {}
             }
             self.place_what_is_bound()?;
+            self.look_ahead();
             self.investigation.look_for_stalls();
             self.looking_on.look(self.investigation, limits.end());
             if let Some(serving) = &mut self.serving {

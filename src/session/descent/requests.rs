@@ -40,6 +40,17 @@ struct CarriedOut {
     finished: bool,
 }
 
+impl CarriedOut {
+    /// More was asked for meanwhile.
+    fn add(&mut self, more: CarriedOut) {
+        self.changes |= more.changes;
+        self.retires |= more.retires;
+        self.finished |= more.finished;
+        self.expanded.extend(more.expanded);
+        self.filter = more.filter.or(self.filter.take());
+    }
+}
+
 impl Session<'_> {
     pub(super) fn find_serving(&mut self) -> Result<(), ProcessError> {
         let Some(serving) = &mut self.serving else {
@@ -61,7 +72,11 @@ impl Session<'_> {
         if self.process.libraries() == Libraries::NotLoadedYet {
             return Ok(false);
         }
-        let of_f0 = self.investigation.carry_out(&self.process, self.catalog);
+        let mut of_f0 = self.investigation.carry_out(&self.process, self.catalog);
+        let tells = self.investigation.ahead.take_news() || !of_f0.expanded.is_empty();
+        while tells && self.investigation.go_ahead(&self.process, self.catalog) {
+            of_f0.add(self.investigation.carry_out(&self.process, self.catalog));
+        }
         // What became of requests is asked of all ops, and the latency of a life is none of a call.
         let is_of_calls =
             self.serving.is_none() && !matches!(self.investigation.ops, Ops::Lives(_));

@@ -1,8 +1,8 @@
 //! What a thread was doing when it woke another one: the functions on the top of its stack.
 
 use darc_process::Process;
-use darc_process::modules::{CodeRef, ModuleId};
-use darc_process::stacks::Unwinder;
+use darc_process::modules::CodeRef;
+use darc_process::stacks::Unwinding;
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::perf::record::UserStack;
 use darc_tracer::stacks::Stack;
@@ -10,24 +10,16 @@ use darc_tracer::stacks::Stack;
 /// Functions that are told, the innermost first.
 const MOST: usize = 8;
 
-/// Unwinds with the tables of what is loaded, read once for each set of libraries.
+/// Reads the stacks of who wakes others.
 #[derive(Debug, Default)]
 pub struct Wakers {
-    /// Where code was when the tables were read: start, end, module.
-    ranges: Vec<(u64, u64, ModuleId)>,
-    unwinder: Option<Unwinder>,
+    unwinding: Unwinding,
 }
 
 impl Wakers {
     /// The functions on a stack, the innermost first.
     pub fn functions(&mut self, process: &Process<'_>, stack: &UserStack) -> Vec<CodeRef> {
         let modules = process.modules();
-        let ranges: Vec<_> = modules.ranges().collect();
-        if self.ranges != ranges {
-            self.ranges = ranges;
-            self.unwinder = None;
-        }
-        let unwinder = self.unwinder.get_or_insert_with(|| Unwinder::new(modules));
         let stack = Stack {
             tid: 0,
             rip: process.engine().own_code(TargetAddr(stack.ip)),
@@ -37,7 +29,8 @@ impl Wakers {
             bytes: stack.bytes.clone(),
         };
         // Behind generated code frames are found by a pointer that may be none.
-        let frames = unwinder.frames(modules, &stack).into_iter();
+        let frames = self.unwinding.of(modules).frames(modules, &stack);
+        let frames = frames.into_iter();
         let frames = frames.take_while(|frame| !frame.called_generated);
         let functions = frames.map(|frame| frame.function);
         let told = functions.skip_while(|&at| is_bare_wrapper(&modules.name(at)));

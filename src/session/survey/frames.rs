@@ -167,10 +167,13 @@ impl Division<'_> {
 }
 
 /// So many functions may hand a call on by a jump.
-const JUMPS: usize = 3;
+pub(in crate::session) const JUMPS: usize = 3;
 
 /// The frames from the outermost one of f0 inwards.
-fn below_f0(mut frames: Vec<StackFrame>, f0: CodeRef) -> Option<Vec<StackFrame>> {
+pub(in crate::session) fn below_f0(
+    mut frames: Vec<StackFrame>,
+    f0: CodeRef,
+) -> Option<Vec<StackFrame>> {
     let at = frames.iter().rposition(|frame| frame.function == f0)?;
     frames.truncate(at + 1);
     frames.reverse();
@@ -178,7 +181,7 @@ fn below_f0(mut frames: Vec<StackFrame>, f0: CodeRef) -> Option<Vec<StackFrame>>
 }
 
 /// The call site behind which `return_to` is.
-fn site_before(scanned: &Scanned, return_to: TargetAddr) -> Option<u64> {
+pub(in crate::session) fn site_before(scanned: &Scanned, return_to: TargetAddr) -> Option<u64> {
     let site = scanned
         .sites
         .iter()

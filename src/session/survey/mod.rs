@@ -38,6 +38,7 @@ pub use arrivals::{Arrival, is_idle, itself, time_table};
 pub use began::{Began, began, in_words};
 pub use darc_analysis::totals::NO_CALLS;
 pub use frames::{InProgress, calls_in_progress};
+pub(super) use frames::{JUMPS, below_f0, site_before};
 
 /// How long the engine may serve the target before the survey looks at its other duties.
 const SLICE: Duration = Duration::from_millis(10);

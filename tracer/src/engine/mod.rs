@@ -10,6 +10,7 @@ use crate::effort::{Pace, Price, Spent};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::plan::{Callees, Goroutines, Mark, Plan};
+use crate::stacks::Stack;
 use darc_record::{Enqueued, FnodeId, Op, SiteId, Ticks, Tsc};
 
 mod calibration;
@@ -203,6 +204,15 @@ pub struct Absence {
     pub waker: Vec<TargetAddr>,
 }
 
+/// An op that has begun and not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Begun {
+    /// The thread, as in [`Op::tid`].
+    pub tid: i32,
+    /// When it began, as far as can be told: the target's memory says so.
+    pub at: Tsc,
+}
+
 /// No fnode: what the calls of an op were delayed by ([`Engine::delay`]), where an op tells what it touched.
 pub const DELAYS: FnodeId = FnodeId(0);
 
@@ -234,6 +244,20 @@ pub trait Engine {
     /// Whether nobody traces the target while it is measured, so that it can be stopped for a look.
     fn leaves_target_untraced(&self) -> bool {
         false
+    }
+
+    /// The ops in progress, where that is known at any moment.
+    fn ops_in_progress(&self) -> Vec<Begun> {
+        Vec::new()
+    }
+
+    /// Stops the thread of an op in progress, if it still is, and copies its stack, as it were without the engine. Tells for how long the
+    /// thread stood still. `None` where stacks cannot be looked at.
+    ///
+    /// # Errors
+    /// When the thread cannot be stopped or read.
+    fn stack_of(&self, _op: Begun) -> Result<Option<(Stack, Duration)>> {
+        Ok(None)
     }
 
     /// How often the program has called a marker.

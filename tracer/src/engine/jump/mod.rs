@@ -6,6 +6,7 @@
 //! and removes it first.
 
 mod asm;
+mod awaited;
 mod calibrate;
 mod coverage;
 mod delivery;
@@ -53,7 +54,7 @@ use darc_disasm::FunctionCode;
 use crate::addr::TargetAddr;
 use crate::chosen::Chosen;
 use crate::effort::{Pace, Price};
-use crate::engine::{Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
+use crate::engine::{Begun, Counters, Engine, EngineKind, Notice, ProbeCost, Refused, Sink};
 use crate::error::{Error, Result};
 use crate::ground::Ground;
 use crate::limits;
@@ -61,6 +62,7 @@ use crate::maps::{self, Mapping, SharedCode};
 use crate::memory::Memory;
 use crate::plan::{Callees, Goroutines, Mark, Plan};
 use crate::remote_call::RemoteCaller;
+use crate::stacks::Stack;
 use crate::stopped::Stopped;
 use crate::threads::{self, SignalMasks};
 use darc_record::{FnodeId, Ticks, Tsc};
@@ -619,6 +621,14 @@ impl Engine for Jump {
             self.set_cost(&calibrate(Some(goroutines))?);
         }
         Ok(())
+    }
+
+    fn ops_in_progress(&self) -> Vec<Begun> {
+        self.begun()
+    }
+
+    fn stack_of(&self, op: Begun) -> Result<Option<(Stack, Duration)>> {
+        self.copy_stack(op)
     }
 
     fn marked(&self, mark: Mark) -> u64 {

@@ -13,9 +13,10 @@ use crate::sys;
 use crate::threads;
 use darc_disasm::Registers as _;
 
+use super::awaited::{Awaited, Hidden};
 use super::installed::Installed;
 use super::interrupted::{self, Interrupted};
-use super::layout::{BLOCKS, block, entry, place, ring};
+use super::layout::ring;
 use super::world::{Resumption, World};
 use crate::guests;
 
@@ -44,37 +45,10 @@ impl Installed {
         let is_of_probes = |mapping: &&Mapping| mapping.name.as_os_str() == RETURN_PROBES;
         let probes = mappings.iter().find(is_of_probes);
         let mut is_kept = false;
-        for index in 0..self.used_blocks(memory) as u64 {
-            let at = self.around.control + BLOCKS + index * block::SIZE;
-            let mut head = [0; block::REAL_LIMIT as usize];
-            if memory.read(TargetAddr(at), &mut head).is_err() {
-                continue;
-            }
-            let inside = |field: u64| {
-                let bytes = &head[field as usize..][..8];
-                let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-                word.wrapping_sub(at).min(block::SHADOW_END)
-            };
-            let (base, top) = (inside(block::BASE), inside(block::TOP));
-            if base != block::SHADOW + entry::SIZE || top <= base {
-                continue;
-            }
-            let mut entries = vec![0; (top - base) as usize];
-            if memory.read(TargetAddr(at + base), &mut entries).is_err() {
-                continue;
-            }
+        for index in 0..self.used_blocks(memory) {
             // The newest first: two entries may have hidden one slot.
-            for entry in entries.chunks_exact(entry::SIZE as usize).rev() {
-                let field = |offset: u64| {
-                    let bytes = &entry[offset as usize..][..8];
-                    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
-                };
-                let stays = self.reveal_entry(
-                    memory,
-                    field(entry::SLOT),
-                    field(entry::PLACE),
-                    field(entry::RETURN_TO),
-                );
+            for call in self.awaited(memory, index).iter().rev() {
+                let stays = self.reveal_call(memory, call);
                 is_kept |= stays.is_some_and(|word| probes.is_some_and(|it| it.contains(word)));
             }
         }
@@ -82,19 +56,11 @@ impl Installed {
     }
 
     /// Returns what is in the slot, if it is not the address of ours that was put there.
-    fn reveal_entry(&self, memory: &Memory, slot: u64, place: u64, own: u64) -> Option<u64> {
-        if !self.is_code(place) {
-            return None;
-        }
-        let field = |offset| memory.read_word(TargetAddr(place + offset)).unwrap_or(0);
-        let (hidden, fixed) = (field(place::HIDDEN), field(place::RETURN_TO));
-        let return_to = if fixed == 0 { own } else { fixed };
-        if !self.is_code(hidden) || return_to == 0 {
-            return None;
-        }
-        let word = memory.read_word(TargetAddr(slot)).ok()?;
+    fn reveal_call(&self, memory: &Memory, call: &Awaited) -> Option<u64> {
+        let Hidden { hidden, return_to } = self.hidden(memory, call)?;
+        let word = memory.read_word(TargetAddr(call.slot)).ok()?;
         if word == hidden {
-            let _ = memory.write_word(TargetAddr(slot), return_to);
+            let _ = memory.write_word(TargetAddr(call.slot), return_to);
         }
         (word != hidden).then_some(word)
     }
@@ -299,10 +265,11 @@ pub mod tests {
     use crate::maps;
     use crate::plan::Goroutines;
     use crate::remote_call::RemoteCaller;
+    use crate::stacks::Stack;
 
     use super::super::asm::Surroundings;
     use super::super::installed::Room;
-    use super::super::layout::{HEADER, header};
+    use super::super::layout::{BLOCKS, HEADER, block, entry, header, place};
     use super::*;
 
     /// Mappings of ours in a process, with code at an address.
@@ -396,6 +363,27 @@ pub mod tests {
                 (left, is_kept)
             );
         }
+        // In a copy of the stack the hidden one is as the program's, and nothing else changes.
+        let calls = installed.awaited(&memory, 0);
+        let copy_with = |word: u64| Stack {
+            tid: 1,
+            rip: TargetAddr(0),
+            call: None,
+            rsp: slot,
+            rbp: 0,
+            bytes: word.to_le_bytes().to_vec(),
+        };
+        for (word, left) in [(hidden, 7), (4096, 4096)] {
+            let mut copy = copy_with(word);
+            installed.reveal_in_copy(&memory, &calls, &mut copy);
+            assert_eq!(copy.word(slot), Some(left));
+        }
+        let mut elsewhere = Stack {
+            rsp: slot + 8,
+            ..copy_with(hidden)
+        };
+        installed.reveal_in_copy(&memory, &calls, &mut elsewhere);
+        assert_eq!(elsewhere.word(slot + 8), Some(hidden));
     }
 
     /// A handler on an alternate stack has interrupted one on the thread's own.

@@ -24,7 +24,7 @@ use crate::error::{Error, Result, unless_gone};
 use crate::stopped::Stopped;
 use crate::sys;
 
-pub use one::one;
+pub use one::{one, this};
 
 /// With more threads there is so much to do that other programs must have their turn meanwhile.
 const MOST_URGENT: usize = 64;

@@ -67,6 +67,39 @@ pub fn one<T: Send>(
     }
 }
 
+/// Stops this thread of a process, does `work` with it, and lets it go, whatever comes of it. `None` where it is none of the process, waits
+/// where nothing stops it, stands still already or does not stop soon. Tells for how long it stood still.
+///
+/// # Errors
+/// Those of `work`, and when the thread cannot be stopped.
+pub fn this<T: Send>(
+    pid: i32,
+    tid: i32,
+    work: impl FnOnce(&Stopped) -> Result<T> + Send,
+) -> Result<Option<(T, Duration)>> {
+    in_a_thread(|| {
+        child_signal::block()?;
+        sys::run_first();
+        if !matches!(proc::state_of_thread(pid, tid), Some('S' | 'R')) {
+            return Ok(None);
+        }
+        let since = Instant::now();
+        let mut late = Vec::new();
+        let stopped = stop(pid, tid, &mut late);
+        let done = stopped.map(|thread| {
+            let thread = thread?;
+            // Its number may have gone to another process' thread.
+            let is_of_process = proc::state_of_thread(pid, tid).is_some();
+            let outcome = is_of_process.then(|| work(&thread));
+            let released = unless_gone(thread.detach());
+            let outcome = outcome?;
+            Some(released.and(outcome).map(|value| (value, since.elapsed())))
+        });
+        let_go(pid, late);
+        done?.transpose()
+    })
+}
+
 /// Threads to be tried: those that sleep first.
 fn candidates(pid: i32) -> Result<Vec<i32>> {
     let (mut sleeping, mut others) = (Vec::new(), Vec::new());
