@@ -13,7 +13,7 @@ use darc_record::{FnodeId, Ticks};
 
 use crate::descent::depths;
 use crate::descent::ftree::{Callee, Ftree};
-use crate::descent::peak_record::Stop;
+use crate::descent::peak_record::{PathState, Stop};
 use crate::descent::root_cause::{CauseKind, HALF, RootCause, is_open, part_of};
 
 /// A path ends where a function is on it for this time.
@@ -122,14 +122,26 @@ pub(crate) fn recursion_on(ftree: &Ftree, path: &[FnodeId]) -> Option<(usize, BT
     Some((first, met_again.map(|(function, _)| function).collect()))
 }
 
-/// Where paths ended undecided in the depths of a recursion that has divided its time among them, which have much of it, and
-/// no other causes have most of it: all of that is one cause.
-fn end_in_the_depths(ftree: &Ftree, causes: &mut [RootCause]) {
+/// Where paths ended undecided in the depths of a recursion that has divided its time among them, or go on there, which have much of it,
+/// and no other causes have most of it: all of that is one cause.
+fn end_in_the_depths(ftree: &Ftree, peak: u32, causes: &mut [RootCause]) {
+    let is_decided = |id: &FnodeId| {
+        let state = &ftree.fnode(*id).record(peak).state;
+        matches!(state, PathState::Decided(_))
+    };
+    let is_open = |cause: &RootCause| match cause.stop {
+        // What was begun early may be forgotten again.
+        Stop::StillDescending => {
+            let above = cause.path.split_last().map_or(&[][..], |(_, above)| above);
+            above.iter().all(is_decided)
+        }
+        ref stop => is_open(stop),
+    };
     let in_the_depths = |cause: &RootCause| {
         let last = ftree.fnode(*cause.path.last()?).callee;
         let (first, functions) = recursion_on(ftree, &cause.path)?;
         let is_part = cause.share <= HALF * cause.shares[first];
-        (is_open(&cause.stop) && is_part && functions.contains(&last))
+        (is_open(cause) && is_part && functions.contains(&last))
             .then_some((cause.path[first], cause.shares[first]))
     };
     let found: BTreeMap<FnodeId, f64> = causes.iter().filter_map(in_the_depths).collect();
@@ -161,7 +173,7 @@ fn end_in_the_depths(ftree: &Ftree, causes: &mut [RootCause]) {
 /// What a recursion's function takes itself at the depths that were gone through is of the same cause as what is deeper, and so is
 /// what is below it and has no cause of its own.
 pub(crate) fn gather(ftree: &Ftree, peak: u32, causes: &mut [RootCause]) {
-    end_in_the_depths(ftree, causes);
+    end_in_the_depths(ftree, peak, causes);
     depths::end_in_own_time(ftree, peak, causes);
     // A function that is met so often is a recursion of its own, whatever other one it is in.
     let first = |cause: &RootCause| {
@@ -301,6 +313,53 @@ mod tests {
         );
         let share: f64 = causes.iter().map(|cause| cause.share).sum();
         assert!((0.9..1.02).contains(&share), "{share}");
+    }
+
+    /// The same when the time is over before all of its depths were gone through.
+    #[test]
+    fn a_recursion_that_is_still_gone_through_is_one_cause() {
+        let program = Program::default()
+            .function(0, "f0", &[(1, call(1))], |run| {
+                run.level = 0;
+                run.call(1, 1);
+            })
+            .function(1, "match", &[(2, call(2))], |run| {
+                run.work(20);
+                run.call(2, 2);
+            })
+            .function(2, "again", &[(3, call(1)), (4, call(1))], |run| {
+                run.work(20);
+                run.level += 1;
+                if run.level < 14 {
+                    run.call(3, 1);
+                    if run.level % 2 == 0 {
+                        run.call(4, 1);
+                    }
+                }
+                run.level -= 1;
+            });
+        let params = Params {
+            max_depth: 40,
+            ..Params::default()
+        };
+        let mut session = Session::new(program, params);
+        session.run(100);
+        let goes_on = |session: &Session| {
+            let found = session.analysis.root_causes(1).into_iter();
+            found
+                .filter(|cause| cause.stop == Stop::StillDescending)
+                .count()
+        };
+        assert_eq!(session.analysis.peak_status(1), PeakStatus::InProgress);
+        let depth = |session: &Session| {
+            let found = session.analysis.root_causes(1).into_iter();
+            found.map(|cause| cause.path.len()).max().unwrap_or(0)
+        };
+        while depth(&session) < 12 {
+            session.run(20);
+        }
+        assert_eq!(goes_on(&session), 0);
+        assert_eq!(session.analysis.peak_status(1), PeakStatus::RootCauseFound);
     }
 
     /// The calls of itself are ten in each, and short from the third level on.
