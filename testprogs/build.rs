@@ -317,6 +317,12 @@ const PROGRAMS: &[Target] = &[
     ),
     cxx("dispatches_results", "cxx/dispatches_results.cpp", &[]),
     cxx("exceptions", "cxx/exceptions.cpp", &[]).at_o0_too(),
+    cxx("throws_below_static", "cxx/throws_below.cpp", &["-static"]),
+    cxx(
+        "throws_below_own",
+        "cxx/throws_below.cpp",
+        &["-static-libgcc", "-static-libstdc++"],
+    ),
     cxx("mostly_throws", "cxx/mostly_throws.cpp", &[]),
     cxx("resumed", "cxx/resumed.cpp", &["-std=gnu++20"]),
     cxx("coroutines", "cxx/coroutines.cpp", &["-std=gnu++20"]).at_o0_too(),
@@ -405,6 +411,17 @@ const DERIVED: &[Target] = &[
         &["-lends", "-Wl,-rpath,$ORIGIN"],
     ),
     stripped("two_peaks_stripped", "two_peaks", &["--strip-all"]).at_o0_too(),
+    // But for the functions that the test is about.
+    stripped(
+        "throws_below_static_stripped",
+        "throws_below_static",
+        &["--strip-all", "-Kserve", "-Kattempt", "-Khop", "-Klast"],
+    ),
+    stripped(
+        "throws_below_own_stripped",
+        "throws_below_own",
+        &["--strip-all", "-Kserve", "-Kattempt", "-Khop", "-Klast"],
+    ),
     stripped("futures_without_debug", "futures", &["--strip-debug"]),
     stripped(
         "cold_jumps_back_stripped",

@@ -82,6 +82,25 @@ fn exceptions_in_a_library_with_its_own_unwinder() {
     }
 }
 
+/// Nobody knows where the unwinder begins: nothing is hidden from it.
+#[test]
+fn exceptions_by_an_unwinder_without_names() {
+    for name in ["throws_below_static_stripped", "throws_below_own_stripped"] {
+        let path = program(name, Opt::O2);
+        let task = |engine| Task::new(engine, "serve").options(&["-d", "1s"]);
+        let analysis = task("jump").run_like_native(&path, &["4000"]);
+        let report = analysis.report();
+        assert!(report.ops() > 0, "{analysis:#?}");
+        let warnings = report.at("/warnings").to_string();
+        assert!(warnings.contains("an unwinder without names"), "{warnings}");
+        let target = Target::start(name, Opt::O2, &[]);
+        let analysis = task("int3").attach(target.pid());
+        let line = analysis.darc.failure(3);
+        assert!(line.contains("an unwinder without names"), "{line}");
+        target.finish_like_native(&path, &[]);
+    }
+}
+
 /// What runs on another stack in the middle of an op is not told apart, and the report says so.
 #[test]
 fn switched_stacks_are_warned_of() {

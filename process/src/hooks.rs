@@ -3,6 +3,7 @@
 //!
 //! Names: Itanium C++ ABI (exception handling), the GNU C library's `link.h` (`r_brk`).
 
+use darc_symbols::{Image, ImageKind};
 use darc_tracer::addr::TargetAddr;
 use darc_tracer::plan::Plan;
 
@@ -42,6 +43,9 @@ const OF_UNWINDER: [&str; 9] = [
 /// ... and by those of the names of its files, where most of its functions have no names.
 const UNWINDER_FILES: [&str; 2] = ["libgcc_s", "libunwind"];
 
+/// By these an unwinder finds the tables of the files that are loaded: one of two that every unwinder needs where a dynamic linker loads.
+const FINDS_TABLES: [&str; 2] = ["dl_iterate_phdr", "_dl_find_object"];
+
 /// Those that call a function of the program for each frame.
 const CALL_BACK: [&str; 2] = ["_Unwind_Backtrace", "_Unwind_ForcedUnwind"];
 
@@ -79,6 +83,7 @@ pub struct Hooks {
     finders: Vec<TargetAddr>,
     loader: Option<TargetAddr>,
     copies_stacks: bool,
+    unnamed_unwinder: Option<String>,
 }
 
 impl Hooks {
@@ -102,6 +107,9 @@ impl Hooks {
                 find(&UNWINDERS, &mut hooks.unwinders);
                 find(&CATCHERS, &mut hooks.catchers);
                 find(&FINDERS, &mut hooks.finders);
+            }
+            if hooks.unnamed_unwinder.is_none() && image.is_some_and(has_unnamed_unwinder) {
+                hooks.unnamed_unwinder = Some(path.clone());
             }
             hooks.copies_stacks |= STACK_COPIERS.iter().any(|name| file.starts_with(name));
             if file.starts_with("ld-") || file.starts_with("ld.") {
@@ -135,9 +143,20 @@ impl Hooks {
             finders: self.finders.clone(),
             loader: self.loader,
             copies_stacks: self.copies_stacks,
+            unnamed_unwinder: self.unnamed_unwinder.clone(),
             ..Plan::default()
         }
     }
+}
+
+/// Whether a file has functions that exceptions pass, and among its own an unwinder that nothing names: it was linked with one, and then
+/// stripped. What only catches all that comes needs no unwinder by name, and has it in another file.
+fn has_unnamed_unwinder(image: &Image) -> bool {
+    if !image.has_section(".gcc_except_table") || image.has_symbol_with("_Unwind_") {
+        return false;
+    }
+    let is_static = image.kind() != ImageKind::SharedLibrary && image.interpreter().is_none();
+    is_static || FINDS_TABLES.iter().any(|name| image.imports(name))
 }
 
 fn locate(modules: &Modules, module: ModuleId, name: &str) -> Option<TargetAddr> {

@@ -362,6 +362,20 @@ impl Image {
         Some(FileAddr(found.addr))
     }
 
+    /// Whether the raw name of a symbol, defined or imported, begins so.
+    pub fn has_symbol_with(&self, prefix: &str) -> bool {
+        // The dynamic table is the smaller one.
+        let mut tables = self.symbol_tables().iter().rev();
+        tables.any(|table| table.has_name_with(prefix))
+    }
+
+    /// Whether it gets the symbol of exactly this raw name from another file.
+    pub fn imports(&self, exact_name: &str) -> bool {
+        let mut tables = self.symbol_tables().iter();
+        let dynamic = tables.find(|table| table.source == SymbolSource::Dynsym);
+        dynamic.is_some_and(|table| table.find(exact_name, |s| !s.is_defined()).is_some())
+    }
+
     /// The data symbol that covers an address: its raw name, and how far into it the address is.
     pub fn data_at(&self, addr: FileAddr) -> Option<(String, u64)> {
         let covers = |symbol: &Symbol| {

@@ -278,6 +278,16 @@ impl SymbolTable {
             .find(|symbol| self.is_named(symbol, name) && wanted(symbol))
     }
 
+    /// Whether the name of a symbol, defined or imported, begins so.
+    pub(crate) fn has_name_with(&self, prefix: &str) -> bool {
+        let names = self.names.0.as_bytes();
+        let mut entries = self.entries().iter();
+        entries.any(|entry| {
+            let rest = names.get(entry.st_name.get(LE) as usize..);
+            rest.is_some_and(|rest| rest.starts_with(prefix.as_bytes()))
+        })
+    }
+
     fn by_name(&self) -> &[(u32, u32)] {
         self.by_name.get_or_init(|| {
             let names = self.names.0.as_bytes();

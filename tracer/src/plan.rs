@@ -178,6 +178,8 @@ pub struct Plan {
     /// That the program copies parts of its stacks away and puts others in their place: no return address in them may be hidden,
     /// for nobody finds all copies of it.
     pub copies_stacks: bool,
+    /// The file of an unwinder of which no function is known, so that nobody puts back what is hidden from it.
+    pub unnamed_unwinder: Option<String>,
     /// The return addresses of the calls of f0 that are ops; empty for all calls.
     pub callers: Vec<TargetAddr>,
     /// What is read when f0 is entered.
@@ -213,6 +215,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether no return address may be hidden in the program.
+    #[must_use]
+    pub fn hides_nothing(&self) -> bool {
+        self.copies_stacks || self.unnamed_unwinder.is_some()
+    }
+
     /// Whether there is nothing to be instrumented for its own sake: hooks alone serve nobody.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -59,6 +59,13 @@ const SWITCHED_STACKS: &str = "the program switches stacks in the middle of ops 
 /// What is to be known of programs with greenlets.
 const COPIED_STACKS: &str = "the program may copy its stacks (greenlets and their like are loaded): what runs in the middle of an op after a switch counts as the op's, and calls whose ends show only by a hidden return address are not measured";
 
+/// What is to be known of programs that have an unwinder without names.
+fn of_unnamed_unwinder(file: &str) -> String {
+    format!(
+        "{file} has an unwinder without names, from which nothing may be hidden: calls whose ends show only by a hidden return address are not measured"
+    )
+}
+
 /// Whether other functions are analysed in the same process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Others {
@@ -285,8 +292,12 @@ impl<'a> Session<'a> {
         }
         self.investigation.add_counters(counters);
         copies::warn(self.investigation, self.process.modules());
-        if self.process.hooks().copies_stacks {
+        let hooks = self.process.hooks();
+        if hooks.copies_stacks {
             self.investigation.warn(COPIED_STACKS.to_owned());
+        }
+        if let Some(file) = &hooks.unnamed_unwinder {
+            self.investigation.warn(of_unnamed_unwinder(file));
         }
         let kind = self.process.engine().kind();
         self.process.unload();

@@ -193,7 +193,7 @@ pub fn apply(
             Some(name) => {
                 let next = match process.engine().kind() {
                     _ if process.follows_goroutines() => beside(&reason, process, investigation),
-                    EngineKind::Jump if !plan.copies_stacks => {
+                    EngineKind::Jump if !plan.hides_nothing() => {
                         "try --engine int3, or a function that calls it".to_owned()
                     }
                     _ => "try a function that calls it".to_owned(),

@@ -28,6 +28,14 @@ impl Int3 {
                 self.pid
             )));
         }
+        if let Some(file) = &plan.unnamed_unwinder
+            && !plan.is_empty()
+        {
+            return Err(Error::Unsuitable(format!(
+                "process {} would not survive an exception: {file} has an unwinder without names, at which no breakpoint can be set; leave out --engine int3",
+                self.pid
+            )));
+        }
         self.chain = plan.chain.clone();
         let wanted = points::wanted(plan);
         let near = plan

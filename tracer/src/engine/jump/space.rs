@@ -126,7 +126,7 @@ impl Space {
             unplaced,
             refused,
             is_outdated: false,
-            shown: plan.copies_stacks.then_some(wanted::COPIED),
+            shown: wanted::shown(plan),
         };
         // Whether there are hooks says what may be hidden.
         self.want_hooks(plan, &mut wanted)?;

@@ -96,10 +96,19 @@ fn is_checked(memory: &Memory, entry: u64) -> bool {
 }
 
 /// Why nothing is hidden in the stacks of some programs.
-pub(super) const COPIED: &str = "its end shows only by a return address of ours, and the program may copy its stacks (greenlets and their like are loaded), which would keep that";
+const COPIED: &str = "its end shows only by a return address of ours, and the program may copy its stacks (greenlets and their like are loaded), which would keep that";
 
 /// Why nothing is hidden where nobody would put it back.
 const NOT_PUT_BACK: &str = "its end shows only by a return address of ours, and no probe can be placed at an unwinder, which would put it back";
+
+/// Why nothing is hidden where nobody knows who unwinds.
+const UNNAMED: &str = "its end shows only by a return address of ours, and a file has an unwinder without names, at which nobody would put it back";
+
+/// Why nothing may be hidden, as far as a plan tells.
+pub(super) fn shown(plan: &Plan) -> Option<&'static str> {
+    let unnamed = plan.unnamed_unwinder.is_some().then_some(UNNAMED);
+    plan.copies_stacks.then_some(COPIED).or(unnamed)
+}
 
 /// Why a function is left alone at which return addresses are put back.
 const UNWINDS: &str = "it unwinds the stack, where return addresses are put back first";
