@@ -28,10 +28,18 @@ pub enum Ending {
     Exited(i32),
     /// The target was killed by a signal.
     Killed(i32),
+    /// The target ended, and nobody tells how.
+    Ended,
 }
 
 impl Ending {
-    /// How the target ended, as a shell tells it: the exit code, or 128 and the signal's number. `None` when it runs on.
+    /// Whether the target ended.
+    #[must_use]
+    pub fn is_targets(self) -> bool {
+        matches!(self, Ending::Exited(_) | Ending::Killed(_) | Ending::Ended)
+    }
+
+    /// How the target ended, as a shell tells it: the exit code, or 128 and the signal's number. `None` when it runs on, and when nobody tells.
     #[must_use]
     pub fn shell_status(self) -> Option<i32> {
         match self {
@@ -139,6 +147,7 @@ pub(crate) fn finish<T: From<Ending>>(
         (Err(error), _) if !error.is_gone() => Err(error.into()),
         (_, Some(Notice::Exited(status))) => Ok(Ending::Exited(status).into()),
         (_, Some(Notice::Killed(signal))) => Ok(Ending::Killed(signal).into()),
+        (_, Some(Notice::Ended)) => Ok(Ending::Ended.into()),
         _ => Ok(ended),
     }
 }

@@ -28,6 +28,9 @@ use crate::{Ending, Limits, ProcessError, ending};
 /// A warning of measurements that end with [`Ending::Exec`].
 const EXECUTED: &str = "the target executed another program; measuring ended there";
 
+/// A warning of measurements that end with [`Ending::Ended`].
+const UNTOLD: &str = "the target ended, and it is not known how: its parent took the status before darc could read it";
+
 /// A warning of breakpoints in a program that handles their signal: where it is blocked the kernel unblocks it and forgets the handler
 /// (`force_sig_info_to_task` in its kernel/signal.c).
 const CATCHES_TRAPS: &str = "the target catches SIGTRAP: should a thread that blocks it, as in the handler, come to a breakpoint, the kernel resets what the program does about SIGTRAP, and the next one of its own ends it; --engine jump has no breakpoints";
@@ -353,6 +356,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
                 Ok(Event::Ended(Ending::Exec))
             }
             Some(Notice::Exited(status)) => Ok(Event::Ended(Ending::Exited(status))),
+            Some(Notice::Ended) => Ok(Event::Ended(Ending::Ended)),
             Some(Notice::Killed(signal)) => Ok(Event::Ended(Ending::Killed(signal))),
         }
     }
@@ -381,6 +385,9 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
         self.is_restored = left.is_none();
         self.warnings.extend(left);
         self.warnings.extend(ending::heirs(self.pid));
+        if self.engine.end() == Some(Notice::Ended) {
+            self.warnings.push(UNTOLD.to_owned());
+        }
         ending::finish(outcome, self.engine.end(), restored)
     }
 

@@ -84,7 +84,7 @@ pub fn conduct_attach(conduct: &mut Conduct, pid: i32) -> Result<ExitStatus, Fai
     };
     let mut target = attached(conduct.target(pid, command));
     target.exit_status = ending.shell_status();
-    let has_ended = target.exit_status.is_some();
+    let has_ended = ending.is_targets();
     if has_ended && !conduct.is_finished() {
         let going_on = conduct.going_on(&target);
         let how = match ending {

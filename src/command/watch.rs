@@ -164,7 +164,7 @@ impl Watch<'_> {
             .watching
             .poll(wait, limits)?
             .map(|ending| match ending {
-                Ending::Exited(_) | Ending::Killed(_) => Ended::Target("the target ended"),
+                ending if ending.is_targets() => Ended::Target("the target ended"),
                 Ending::Exec => Ended::Target("the target executed another program"),
                 _ => Ended::Here,
             }))

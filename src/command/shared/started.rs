@@ -18,7 +18,7 @@ pub fn ended(ending: Ending) -> Ended {
         Ending::TimeUp => Ended::Duration,
         Ending::Marked => Ended::Mark,
         Ending::Changed => Ended::Changed,
-        Ending::Exec | Ending::Exited(_) | Ending::Killed(_) => Ended::Target,
+        Ending::Exec | Ending::Exited(_) | Ending::Killed(_) | Ending::Ended => Ended::Target,
     }
 }
 

@@ -225,7 +225,7 @@ impl<'a> Session<'a> {
         let _span = tracing::debug_span!(target: "descent", "analysis", pid, ?f0).entered();
         let outcome = guarded(|| work(&mut self));
         tracing::debug!(target: "descent", ?outcome, "the analysis ended");
-        if !matches!(outcome, Ok(Ending::Exited(_) | Ending::Killed(_))) {
+        if !outcome.as_ref().is_ok_and(|ending| ending.is_targets()) {
             self.watch.restoring(self.investigation);
         }
         let goroutines = self.process.follows_goroutines();

@@ -123,6 +123,8 @@ pub enum Notice {
     Exited(i32),
     /// The process was killed by this signal.
     Killed(i32),
+    /// The process ended, and nobody tells how: its parent has taken the status.
+    Ended,
 }
 
 impl Notice {
@@ -131,8 +133,7 @@ impl Notice {
         match end {
             Some(End::Killed(signal)) => Notice::Killed(signal),
             Some(End::Exited(status)) => Notice::Exited(status),
-            // Its parent has taken the status already; nothing is known but that it ended.
-            None => Notice::Exited(0),
+            None => Notice::Ended,
         }
     }
 }
@@ -323,7 +324,7 @@ pub trait Engine {
     /// When something could not be put back.
     fn finish(&mut self) -> Result<()>;
 
-    /// How the process ended, if the engine has seen that: [`Notice::Exited`] or [`Notice::Killed`].
+    /// How the process ended, if the engine has seen that: [`Notice::Exited`], [`Notice::Killed`] or [`Notice::Ended`].
     fn end(&self) -> Option<Notice>;
 
     /// What was done and met so far.

@@ -377,7 +377,7 @@ pub(super) fn untried(ending: Ending) -> Outcome {
 
 fn in_words(ending: Ending) -> &'static str {
     match ending {
-        Ending::Exited(_) | Ending::Killed(_) => "the program ended",
+        ending if ending.is_targets() => "the program ended",
         Ending::Exec => "the program became another one",
         _ => "it was interrupted",
     }

@@ -688,7 +688,7 @@ impl Engine for Jump {
                         Err(_) => continue,
                     }
                 }
-                Some(Notice::Exited(_) | Notice::Killed(_)) => self.drain(sink),
+                Some(Notice::Exited(_) | Notice::Killed(_) | Notice::Ended) => self.drain(sink),
                 Some(Notice::ProbesTakenOut | Notice::LibrariesChanged) => {
                     self.with_space(Jump::forget_lost_probes);
                 }

@@ -230,3 +230,24 @@ fn code(pid: i32) -> Vec<Mapped> {
         .map(|mapping| (mapping.start..mapping.end, mapping.file))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "ended with 0" would be a claim of ours.
+    #[test]
+    fn the_end_of_a_process_whose_parent_was_quicker_is_not_known() {
+        let (told, tell) = nix::unistd::pipe().unwrap();
+        let child = sys::fork_into(|| {
+            let _ = nix::unistd::read(&told, &mut [0]);
+            sys::exit_now(3);
+        });
+        let pid = child.unwrap();
+        let memory = Memory::open(pid).unwrap();
+        let mut watch = Watch::new(pid, false).unwrap();
+        nix::unistd::write(&tell, &[1]).unwrap();
+        assert_eq!(sys::wait_for(pid).unwrap().1, 3 << 8);
+        assert_eq!(watch.look(&memory, None), Some(Notice::Ended));
+    }
+}
