@@ -55,6 +55,12 @@ impl RemoteCaller {
         })
     }
 
+    /// The process that makes the calls.
+    #[must_use]
+    pub fn pid(self) -> i32 {
+        self.pid
+    }
+
     /// Makes the system calls of `work`; the thread stays stopped and comes back with its registers as they were,
     /// whatever comes of it.
     ///
