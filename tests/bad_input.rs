@@ -176,19 +176,27 @@ fn a_process_of_another_user() {
     }
     let target = Target::start("two_peaks", Opt::O2, &[]);
     let before = ProcessState::of(target.pid());
-    let mut command = Command::new(&copy);
-    command.args([
-        "attach",
-        "--f0",
-        "serve",
-        "-o",
-        "/dev/null",
-        "-p",
-        &target.pid().to_string(),
-    ]);
-    let finished = execute(command.current_dir("/").uid(NOBODY).gid(NOBODY));
-    let line = finished.failure(3);
-    assert!(line.contains("uid 0") && line.contains("65534"), "{line}");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&copy);
+        command.args(arguments).current_dir("/");
+        execute(command.uid(NOBODY).gid(NOBODY))
+    };
+    let pid = target.pid().to_string();
+    let attach = ["attach", "--f0", "serve", "-o", "/dev/null", "-p", &pid];
+    for arguments in [&attach[..], &["cleanup", "-p", &pid]] {
+        let finished = run(arguments);
+        let line = finished.failure(3);
+        assert!(line.contains("uid 0") && line.contains("65534"), "{line}");
+    }
+    let tracing = fs::metadata("/sys/kernel/tracing/trace_clock");
+    let folder = fs::metadata("/sys/kernel/tracing");
+    let is_closed = folder.is_ok_and(|it| it.permissions().mode() & 1 == 0);
+    if tracing.is_ok() && is_closed {
+        // What is not seen there may be left there.
+        let finished = run(&["cleanup"]);
+        let line = finished.failure(1);
+        assert!(line.contains("may not be looked into"), "{line}");
+    }
     before.check_unchanged(target.pid());
 }
 

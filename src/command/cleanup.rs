@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use darc_tracer::engine::jump::{Cleared, clear_leftovers};
-use darc_tracer::system_calls::remove_abandoned;
+use darc_tracer::system_calls::{Abandoned, remove_abandoned};
 
 use crate::command::shared::target::checked;
 use crate::command::shared::target::claim;
@@ -21,17 +21,25 @@ use crate::terminal::warning::{self, one_line};
 /// When the process cannot be traced or restored.
 pub fn execute(options: &CleanupOptions) -> Result<ExitStatus, Failure> {
     // These are there whatever has become of the process.
-    let tracing = abandoned_tracing();
+    let found = remove_abandoned();
+    let tracing: String = found.iter().flatten().filter_map(removed).collect();
     let partial = partial_results(options.output.as_deref());
     let cleared = match options.pid {
         Some(pid) => clear(pid),
-        None if tracing.is_empty() => Ok(NO_TRACING.to_owned()),
+        None if matches!(&found, Ok(found) if found.is_empty()) => Ok(NO_TRACING.to_owned()),
         None => Ok(String::new()),
     };
     let said = cleared.as_deref().unwrap_or_default();
     let told = to_stdout(format!("{said}{tracing}{partial}")).class(FailureKind::File);
     cleared?;
-    told.map(|()| ExitStatus::Done)
+    told?;
+    match found {
+        Ok(found) => found.into_iter().try_for_each(|it| of_kept(&it))?,
+        // Who cleans up after himself has left none where he may not look.
+        Err(_) if options.pid.is_some() => {}
+        Err(closed) => return Err(of_closed(&closed)),
+    }
+    Ok(ExitStatus::Done)
 }
 
 /// Clears a process; what came of it, as it is told.
@@ -53,17 +61,32 @@ fn clear(pid: i32) -> Result<String, Failure> {
 const NO_TRACING: &str =
     "no tracing of a killed darc is left; darc cleanup -p PID looks into a process\n";
 
-/// Removes the tracing of system calls that killed darcs have left in the kernel; a line each.
-fn abandoned_tracing() -> String {
-    let lines = remove_abandoned().into_iter().map(|it| {
-        let folder = it.folder.display();
-        let line = match it.removed {
-            Ok(()) => format!("{folder}: tracing of a killed darc, removed"),
-            Err(error) => format!("{folder}: tracing of a killed darc, cannot be removed: {error}"),
-        };
-        one_line(&line) + "\n"
-    });
-    lines.collect()
+/// The line of tracing of system calls that a killed darc had left in the kernel, and that is gone.
+fn removed(found: &Abandoned) -> Option<String> {
+    let line = format!(
+        "{}: tracing of a killed darc, removed",
+        found.folder.display()
+    );
+    found.removed.is_ok().then(|| one_line(&line) + "\n")
+}
+
+/// The failure where it cannot be seen whether there is any.
+fn of_closed(folder: &Path) -> Failure {
+    let folder = folder.display();
+    let line = format!(
+        "{folder}: may not be looked into, so it is not known whether a killed darc has left tracing there; run as root"
+    );
+    Failure::message(FailureKind::Other, line)
+}
+
+/// The failure of what is still there.
+fn of_kept(found: &Abandoned) -> Result<(), Failure> {
+    let folder = found.folder.display();
+    let kept = |error| format!("{folder}: tracing of a killed darc, cannot be removed: {error}");
+    let removed = found.removed.as_ref();
+    removed
+        .map(|&()| ())
+        .map_err(|error| Failure::message(FailureKind::Other, kept(error)))
 }
 
 /// What killed darcs have left where results were to go, a line each.

@@ -166,11 +166,16 @@ pub struct Abandoned {
 
 /// Removes the instances of killed darcs; all of them are returned. In a container none: whether their darcs have ended is
 /// not known there.
-#[must_use]
-pub fn remove_abandoned() -> Vec<Abandoned> {
+///
+/// # Errors
+/// The folder that may not be looked into, where there may be some.
+pub fn remove_abandoned() -> Result<Vec<Abandoned>, PathBuf> {
     match place() {
-        Ok(place) if numbers_are_the_machines() => remove_abandoned_in(&place.join("instances")),
-        _ => Vec::new(),
+        Ok(place) if numbers_are_the_machines() => {
+            Ok(remove_abandoned_in(&place.join("instances")))
+        }
+        Err(Some(closed)) => Err(closed),
+        Ok(_) | Err(None) => Ok(Vec::new()),
     }
 }
 
