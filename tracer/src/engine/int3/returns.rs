@@ -8,7 +8,7 @@ use crate::ledger::Debt;
 use crate::memory::Memory;
 
 use super::Int3;
-use super::calls::{Frame, FrameKind, ThreadCalls};
+use super::calls::{Frame, FrameKind};
 
 /// All of the memory.
 pub(super) const EVERYWHERE: Range<u64> = 0..u64::MAX;
@@ -71,15 +71,19 @@ impl Int3 {
     }
 
     /// Puts the return addresses back of a thread that is stopped with this stack pointer: somebody is about to read or unwind its
-    /// stack. Frames on it that were given up may be read, too.
+    /// stack. Frames on it that were given up may be read, too, and those of another thread, which has left the stack to this one.
     pub(super) fn reveal(&mut self, tid: i32, rsp: u64) {
         let stack = self.stacks.around(self.pid, rsp);
-        let calls = self.threads.get_mut(&tid);
-        let frames = calls.into_iter().flat_map(ThreadCalls::frames_mut);
-        for frame in frames.filter(|frame| frame.hidden) {
-            frame.unwinder = rsp;
+        let above = rsp..stack.end;
+        for (&owner, calls) in &mut self.threads {
+            let is_read = |frame: &Frame| owner == tid || above.contains(&frame.slot);
+            let frames = calls.frames_mut().iter_mut();
+            for frame in frames.filter(|frame| frame.hidden && is_read(frame)) {
+                frame.unwinder = rsp;
+            }
         }
         self.reveal_frames(tid, &EVERYWHERE);
+        self.reveal_frames_of_all(&above);
         self.reveal_abandoned(&stack);
     }
 
@@ -322,6 +326,7 @@ mod tests {
     use crate::engine::Engine as _;
     use crate::engine::calibration::of_child;
     use crate::engine::int3::Guarding;
+    use crate::engine::int3::calls::ThreadCalls;
     use crate::ledger;
     use crate::stopped::Stopped;
 
@@ -456,6 +461,54 @@ mod tests {
             let calls = engine.threads.get_mut(&pid).unwrap();
             calls.enter(FrameKind::Syscall(FnodeId::ROOT), slot, PROGRAMS, 0);
             assert_eq!(engine.destination(slot), None);
+            Ok(())
+        });
+        std::hint::black_box(&stack);
+    }
+
+    /// A coroutine goes on in another thread when the one that began it has ended.
+    #[test]
+    fn what_a_thread_has_hidden_is_owed_when_it_has_ended() {
+        /// No thread has this id.
+        const OTHER: i32 = i32::MAX;
+        let stack = [PROGRAMS; 1];
+        let slot = stack.as_ptr() as u64;
+        of_idle_child(|engine| {
+            call(engine, OTHER, FrameKind::F0, (slot, PROGRAMS))?;
+            engine.forget_thread(OTHER);
+            assert_eq!(engine.counters().ended_otherwise, 1);
+            assert_eq!(owed(engine), 1);
+            assert_eq!(engine.destination(slot), Some(PROGRAMS));
+            engine.reveal_all();
+            assert_eq!(owed(engine), 0);
+            assert_eq!(engine.memory.read_word(TargetAddr(slot))?, PROGRAMS);
+            Ok(())
+        });
+        std::hint::black_box(&stack);
+    }
+
+    /// An exception passes what the thread had called that left the stack to this one.
+    #[test]
+    fn what_another_thread_has_hidden_on_a_stack_is_put_back_for_an_unwinder() {
+        /// No thread has this id.
+        const OTHER: i32 = i32::MAX;
+        let stack = [PROGRAMS; 3];
+        let slots: Vec<u64> = stack
+            .iter()
+            .map(|word| std::ptr::from_ref(word) as u64)
+            .collect();
+        of_idle_child(|engine| {
+            let pid = engine.pid;
+            for slot in [slots[2], slots[0]] {
+                call(engine, OTHER, FrameKind::F0, (slot, PROGRAMS))?;
+            }
+            engine.reveal(pid, slots[1]);
+            let word = |engine: &Int3, slot| engine.memory.read_word(TargetAddr(slot));
+            assert_eq!(word(engine, slots[2])?, PROGRAMS);
+            // Of a call below the unwinder nobody reads where it returns to.
+            assert_eq!(word(engine, slots[0])?, engine.landing.0);
+            assert_eq!(owed(engine), 1);
+            engine.reveal_all();
             Ok(())
         });
         std::hint::black_box(&stack);

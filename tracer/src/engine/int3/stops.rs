@@ -18,7 +18,7 @@ use crate::sys;
 use crate::threads::{self, SignalMasks};
 
 use super::Int3;
-use super::calls::{FrameKind, ThreadCalls};
+use super::calls::ThreadCalls;
 use super::delivery::Noticed;
 use super::inside::Inside;
 use super::points::Roles;
@@ -281,18 +281,8 @@ impl Int3 {
             departures.forget(tid);
         }
         if let Some(calls) = self.threads.remove(&tid) {
-            let lost = calls
-                .frames()
-                .iter()
-                .filter(|frame| frame.kind == FrameKind::F0)
-                .count();
-            self.counters.ended_otherwise += lost as u64;
-            for frame in calls.frames() {
-                frame
-                    .ledger
-                    .into_iter()
-                    .for_each(|index| self.ledger.strike(index));
-            }
+            // Another thread may go on with its stack.
+            self.abandon(calls.frames());
         }
     }
 
