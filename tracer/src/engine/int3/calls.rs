@@ -69,7 +69,7 @@ pub struct ThreadCalls {
     /// Since when the thread is stopped.
     paused_at: Option<Tsc>,
     touched: Vec<Touched>,
-    /// Of which generation of the plan the op in progress is; an older op is incomplete.
+    /// Of which generation of the plan the op in progress is; one of another is incomplete.
     op_generation: u64,
     /// What f0 was called with in the op in progress.
     arguments: Arguments,
@@ -176,10 +176,16 @@ impl ThreadCalls {
     }
 
     /// Takes off the frames that were left without returning: those below `rsp` on the same stack
-    /// (longjmp, an exception).
+    /// (longjmp, an exception), or that returned unseen.
     ///
     /// Stack order says nothing across stacks, so `same_stack` decides whether it may be used.
     pub fn drop_dead(&mut self, rsp: u64, same_stack: impl Fn(u64) -> bool) -> Vec<Frame> {
+        let dead = self.split_dead(rsp, same_stack);
+        self.doubt(&dead);
+        dead
+    }
+
+    fn split_dead(&mut self, rsp: u64, same_stack: impl Fn(u64) -> bool) -> Vec<Frame> {
         let alive = self
             .frames
             .iter()
@@ -189,6 +195,16 @@ impl ThreadCalls {
             self.current = outermost.saved;
         }
         dead
+    }
+
+    /// Has the op in progress tell nothing but its latency where frames were dropped of which the return address had been put back:
+    /// such a call may have returned unseen, and nobody knows when.
+    fn doubt(&mut self, dropped: &[Frame]) {
+        let is_call =
+            |frame: &Frame| matches!(frame.kind, FrameKind::Call(_) | FrameKind::TailCall(_));
+        if dropped.iter().any(|frame| is_call(frame) && !frame.hidden) {
+            self.op_generation = u64::MAX;
+        }
     }
 
     /// An exception was caught at `rsp`: the calls it passed through end now, as far as they are inside
@@ -210,7 +226,7 @@ impl ThreadCalls {
             let frame = self.frames[index];
             self.count(&frame, end, inside);
         }
-        self.drop_dead(rsp, same_stack)
+        self.split_dead(rsp, same_stack)
     }
 
     /// A call returned at `end`; `slot` is the stack slot it returned by, `inside` what reads of a call that
@@ -234,6 +250,7 @@ impl ThreadCalls {
             self.count(&frame, end, inside);
         }
         let ended = self.frames.split_off(first);
+        self.doubt(&ended[last + 1 - first..]);
         let outermost = ended[0];
         let latency = self.latency(&outermost, end, inside);
         // What is no time of the callee is no time of its caller either.
@@ -259,6 +276,7 @@ impl ThreadCalls {
             return Vec::new();
         };
         let taken = self.frames.split_off(first);
+        self.doubt(&taken);
         self.current = taken[0].saved;
         taken
     }
@@ -437,6 +455,33 @@ mod tests {
         assert_eq!(calls.current(), Some(FnodeId::ROOT));
         let (_, op) = calls.leave(100, Tsc(60), NO_COST).unwrap();
         assert!(op.unwrap().op.touched.is_empty());
+    }
+
+    /// `backtrace` has put its return address back, and it returned unseen: its time is no time of f0 itself.
+    #[test]
+    fn an_op_with_a_call_that_ended_unseen_is_incomplete() {
+        type Find = fn(&mut ThreadCalls);
+        let finds: [(Find, bool); 4] = [
+            (|calls| drop(calls.drop_dead(80, |_| true)), false),
+            (|calls| drop(calls.take(60)), false),
+            (|_| {}, false),
+            (
+                |calls| drop(calls.unwound(80, Tsc(30), NO_COST, |_| true)),
+                true,
+            ),
+        ];
+        for hidden in [true, false] {
+            for (at, (find, is_seen)) in finds.iter().enumerate() {
+                let mut calls = ThreadCalls::new(1);
+                started(FrameKind::F0, 100, 0, &mut calls);
+                started(FrameKind::Call(CHILD), 60, 10, &mut calls);
+                calls.frames_mut()[1].hidden = hidden;
+                find(&mut calls);
+                let (_, op) = calls.leave(100, Tsc(60), NO_COST).unwrap();
+                let is_complete = op.unwrap().generation == 0;
+                assert_eq!(is_complete, hidden || *is_seen, "{at}");
+            }
+        }
     }
 
     #[test]

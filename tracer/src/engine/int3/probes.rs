@@ -215,7 +215,10 @@ impl Int3 {
         sink: &mut dyn Sink,
     ) -> Result<()> {
         if trap.measured {
-            self.drop_dead(trap.tid, trap.registers.rsp());
+            // What an exception has left ends where it is caught, and is seen there.
+            if !point.roles.catcher {
+                self.drop_dead(trap.tid, trap.registers.rsp());
+            }
             if point.roles.unwinder {
                 self.reveal(trap.tid, trap.registers.rsp());
             }
