@@ -214,8 +214,8 @@ pub mod block {
     pub const BARE: u32 = 2;
     /// The generation in which the op began (32 bits).
     pub const GENERATION: u64 = 0x60;
-    /// The slot of the unwinder for which return addresses were last put back. What lies below it is called by
-    /// the unwinder, which still reads the stack.
+    /// The slot of the unwinder for which return addresses were last put back, of several the outermost. What lies below it is called
+    /// by the unwinder, which still reads the stack.
     pub const UNWINDER: u64 = 0x78;
 
     /// The argument registers that the op was called with: six words.

@@ -31,6 +31,7 @@ mod goroutines;
 mod interrupted;
 mod landings;
 mod requests;
+mod unwinders;
 mod windows;
 
 const CODE_BYTES: usize = 1 << 16;

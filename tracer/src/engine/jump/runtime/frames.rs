@@ -105,6 +105,7 @@ pub fn give_up(
         mut not_op,
         mut not_counted,
         mut not_call,
+        mut seen,
         mut known,
     ] = std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
@@ -126,6 +127,17 @@ pub fn give_up(
     a.set_label(&mut not_counted)?;
     a.cmp(dword_ptr(rax + place::KIND as i32), place::CALL as i32)?;
     a.jne(not_call)?;
+    // Where its return address was put back it may have returned long ago.
+    a.cmp(qword_ptr(rax + place::HIDDEN as i32), 0)?;
+    a.je(seen)?;
+    a.cmp(field(block::LIMIT), 0)?;
+    a.jne(seen)?;
+    // The unwinder itself has ended where it arrived.
+    a.mov(rdx, shadow(0, entry::SLOT))?;
+    a.cmp(rdx, field(block::UNWINDER))?;
+    a.je(seen)?;
+    a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
+    a.set_label(&mut seen)?;
     tsc(a)?;
     a.mov(rdi, rax)?;
     a.call(labels.count)?;
@@ -262,9 +274,26 @@ fn in_unwinder(a: &mut CodeAssembler, unwinding: CodeLabel) -> Emitted<()> {
     a.jb(unwinding)
 }
 
+/// Goes to `still` where the unwinder for which return addresses are put back at the moment need not have ended: the slot at rdi is not
+/// above it on its stack. Changes rax.
+fn unless_above_unwinder(a: &mut CodeAssembler, still: CodeLabel) -> Emitted<()> {
+    a.mov(rax, rdi)?;
+    a.sub(rax, field(block::UNWINDER))?;
+    a.cmp(rax, DEEPEST_STACK)?;
+    a.ja(still)
+}
+
 pub fn caught(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
+    let mut still = a.create_label();
     a.set_label(start)?;
-    a.jmp(labels.resync)
+    a.cmp(field(block::LIMIT), 0)?;
+    a.jne(labels.resync)?;
+    unless_above_unwinder(a, still)?;
+    a.jmp(labels.resync)?;
+    // What an unwinder has called, or a signal handler that interrupted it, has caught an exception of its own.
+    a.set_label(&mut still)?;
+    a.or(field32(block::TAINTED), block::UNSEEN as i32)?;
+    a.ret()
 }
 
 /// What an entry is found by.
@@ -399,9 +428,16 @@ pub fn nested(
 }
 
 pub fn reveal(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> Emitted<()> {
-    let [mut again, mut known, mut done] = std::array::from_fn(|_| a.create_label());
+    let [mut first, mut nested, mut again, mut known, mut done] =
+        std::array::from_fn(|_| a.create_label());
     a.set_label(start)?;
+    a.cmp(field(block::LIMIT), 0)?;
+    a.jne(first)?;
+    // The outermost one reads the stack for the longest.
+    unless_above_unwinder(a, nested)?;
+    a.set_label(&mut first)?;
     a.mov(field(block::UNWINDER), rdi)?;
+    a.set_label(&mut nested)?;
     a.mov(rsi, field(block::TOP))?;
     a.set_label(&mut again)?;
     a.cmp(rsi, field(block::BASE))?;

@@ -170,10 +170,20 @@ fn reveal(arena: &Arena, child: Pid, base: u64) {
 }
 
 /// A function whose entry is hooked.
-fn hooked(arena: &mut Arena, unwinding: stubs::Unwinding) -> u64 {
+pub fn hooked(arena: &mut Arena, unwinding: stubs::Unwinding) -> u64 {
+    hooked_before(arena, unwinding, |_| {})
+}
+
+/// The same of one that does something behind the hook.
+pub fn hooked_before(
+    arena: &mut Arena,
+    unwinding: stubs::Unwinding,
+    body: impl Fn(&mut CodeAssembler),
+) -> u64 {
     let at = arena.assemble(|a| {
         a.nop_1::<AsmMemoryOperand>(dword_ptr(rax + rax)).unwrap();
         a.nop_1::<AsmMemoryOperand>(dword_ptr(rax + rax)).unwrap();
+        body(a);
         a.ret().unwrap();
     });
     let items: Vec<Item> = (arena.instructions(at, 8).into_iter().map(Item::Plain)).collect();
