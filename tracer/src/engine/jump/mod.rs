@@ -464,6 +464,7 @@ impl Jump {
         // What is kept must be there; what was lost is written again.
         self.forget_lost_probes(space);
         let ((wanted, mut refused), mappings) = self.prepare(space, plan)?;
+        space.patches.forget_unmapped(&mappings);
         let shared = SharedCode::among(&mappings);
         let remove: Vec<u64> = space
             .patches

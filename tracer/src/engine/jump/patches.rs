@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::addr::TargetAddr;
 use crate::error::{Error, Result};
-use crate::maps::SharedCode;
+use crate::maps::{Mapping, SharedCode};
 use crate::memory::Memory;
 
 use super::jumps::Trampoline;
@@ -165,6 +165,16 @@ impl Patches {
     /// Notes where a thread may come out of what earlier tracers have left.
     pub fn note_ways_back(&mut self, ways: BTreeSet<u64>) {
         self.ways_back.extend(ways);
+    }
+
+    /// Forgets where a thread may come out of stubs, of code that is not mapped any more: what lies there later is no part of it. A program
+    /// may load and unload libraries for years.
+    pub fn forget_unmapped(&mut self, mappings: &[Mapping]) {
+        let mut code = mappings.iter().filter(|m| m.executable).peekable();
+        self.ways_back.retain(|&next| {
+            while code.next_if(|mapping| mapping.end <= next).is_some() {}
+            code.peek().is_some_and(|mapping| mapping.contains(next))
+        });
     }
 
     /// Whether a thread may still come out of an earlier stub in the middle of these bytes.

@@ -291,6 +291,29 @@ fn the_programs_own_bytes_can_be_read() {
 }
 
 #[test]
+fn what_stubs_of_unmapped_code_go_on_at_is_forgotten() {
+    let mapping = |start, end, executable| maps::Mapping {
+        start,
+        end,
+        executable,
+        ..maps::read(std::process::id() as i32).unwrap().remove(0)
+    };
+    let mappings = [
+        mapping(0x1000, 0x2000, true),
+        mapping(0x2000, 0x3000, false),
+        mapping(0x4000, 0x5000, true),
+    ];
+    let mut patches = Patches {
+        ways_back: BTreeSet::from([0xfff, 0x1000, 0x1fff, 0x2000, 0x3000, 0x4abc, 0x5000]),
+        ..Patches::default()
+    };
+    patches.forget_unmapped(&mappings);
+    assert_eq!(patches.ways_back, BTreeSet::from([0x1000, 0x1fff, 0x4abc]));
+    patches.forget_unmapped(&[]);
+    assert!(patches.ways_back.is_empty());
+}
+
+#[test]
 fn what_a_stub_goes_on_at_is_left_whole() {
     let patches = Patches {
         ways_back: BTreeSet::from([0x1005]),
