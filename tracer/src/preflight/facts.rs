@@ -190,9 +190,22 @@ impl Facts {
             seccomp: status.seccomp(),
             shadow_stack: status.has_shadow_stack(),
             other_user_namespace: other_user_namespace(pid),
-            executable: executable(format!("{directory}/exe")),
+            executable: executable_of(pid, &directory),
         })
     }
+}
+
+/// The program of a process, by the folder of one of its threads. That may have ended since it was chosen: then any other one still
+/// knows.
+pub(super) fn executable_of(pid: i32, directory: &str) -> io::Result<Executable> {
+    let found = executable(format!("{directory}/exe"));
+    let is_gone = |found: &io::Error| found.kind() == io::ErrorKind::NotFound;
+    if !found.as_ref().is_err_and(is_gone) {
+        return found;
+    }
+    let others = living_threads(pid).into_iter();
+    let mut others = others.map(|tid| executable(format!("/proc/{pid}/task/{tid}/exe")));
+    others.find(Result::is_ok).unwrap_or(found)
 }
 
 /// Whether the processor checks a process's return addresses.

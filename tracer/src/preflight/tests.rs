@@ -1,7 +1,9 @@
 //! Each reason against a process, by facts as the kernel states them, and some by real processes.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use darc_testprogs::{Opt, program};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -304,6 +306,26 @@ fn a_child_passes_while_it_lives() {
     assert!(matches!(check(child.pid()), Err(Refusal::Exited { .. })));
     let line = explain_eperm(child.pid());
     assert!(line.contains("has already exited"), "{line}");
+}
+
+/// A first thread that ends while it is looked at takes what is known of the program with it, and the others run on.
+#[test]
+fn the_program_is_known_by_threads_that_live() {
+    let mut target = Command::new(program("dead_leader", Opt::O2));
+    let piped = target
+        .arg("wait")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut target = piped.spawn().unwrap();
+    let mut ready = String::new();
+    let stdout = target.stdout.as_mut().unwrap();
+    BufReader::new(stdout).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    let pid = target.id() as i32;
+    let found = facts::executable_of(pid, &format!("/proc/{pid}"));
+    target.kill().unwrap();
+    target.wait().unwrap();
+    assert_eq!(found.unwrap(), Executable::X86_64);
 }
 
 /// Any thread may trace, as those of darc do; what is named is the process.
