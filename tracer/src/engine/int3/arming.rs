@@ -126,11 +126,15 @@ fn planned<'a>(plan: &'a Plan, addr: TargetAddr, roles: &Roles) -> &'a [u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::child_signal;
     use crate::engine::Engine as _;
+    use crate::engine::Notice;
     use crate::engine::calibration::of_child;
     use crate::engine::int3::Guarding;
-    use crate::engine::int3::calibrate::{empty, plan_of};
+    use crate::engine::int3::calibrate::{Calls, empty, plan_of};
+    use crate::engine::int3::delivery::{Attention, Noticed};
     use crate::sys;
 
     use super::*;
@@ -167,6 +171,49 @@ mod tests {
             assert!(said.contains("breakpoint of somebody else"), "{said}");
             engine.memory.read(entry, &mut now)?;
             assert_eq!(now, own, "nothing is armed");
+            engine.finish()
+        })
+        .unwrap();
+    }
+
+    /// What cannot be emulated at an unwinder is left to it, and from then on nobody would put back what is hidden.
+    #[test]
+    fn nothing_stays_where_an_unwinder_has_lost_its_breakpoint() {
+        child_signal::block().unwrap();
+        let work = || {
+            loop {
+                empty();
+            }
+        };
+        let (entry, unwinder) = (TargetAddr(empty as *const () as u64), sys::unwinder());
+        let unwinder = TargetAddr(unwinder);
+        of_child(work, |pid| {
+            let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
+            let plan = Plan {
+                unwinders: vec![unwinder],
+                ..plan_of(entry.0, &engine.memory)?
+            };
+            let code = |engine: &Int3| -> Result<[[u8; 1]; 2]> {
+                let mut code = [[0]; 2];
+                engine.memory.read(entry, &mut code[0])?;
+                engine.memory.read(unwinder, &mut code[1])?;
+                Ok(code)
+            };
+            let own = code(&engine)?;
+            assert_eq!(engine.apply(&plan)?, []);
+            assert_eq!(code(&engine)?, [[points::INT3]; 2]);
+            engine.with_stopped_thread(|engine, thread| {
+                let noticed = Noticed {
+                    at: sys::tsc(),
+                    attention: Attention::Awake,
+                };
+                let (mut trap, _) = engine.look_at(thread, noticed)?;
+                engine.execute_natively(unwinder, &mut trap)
+            })?;
+            assert_eq!(code(&engine)?, own);
+            let notice = engine.poll(Duration::ZERO, &mut Calls::default())?;
+            assert_eq!(notice, Some(Notice::ProbesTakenOut));
+            assert_eq!(engine.apply(&plan)?, []);
             engine.finish()
         })
         .unwrap();

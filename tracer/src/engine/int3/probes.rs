@@ -257,9 +257,16 @@ impl Int3 {
     }
 
     /// Gives up a breakpoint whose instruction cannot be emulated now, so that the program meets its
-    /// own instruction (and, if it must, its own fault).
-    fn execute_natively(&mut self, addr: TargetAddr, trap: &mut Trap) -> Result<()> {
-        self.points.disarm(&self.memory, &mut self.ledger, addr)?;
+    /// own instruction (and, if it must, its own fault). Without one at an unwinder nothing may be hidden: all are given up, until the plan is
+    /// applied anew.
+    pub(super) fn execute_natively(&mut self, addr: TargetAddr, trap: &mut Trap) -> Result<()> {
+        let point = self.points.get(addr);
+        if point.is_some_and(|point| point.roles.unwinder) {
+            self.take_out_all(trap.registers.rsp())?;
+            self.probes_are_out = true;
+        } else {
+            self.points.disarm(&self.memory, &mut self.ledger, addr)?;
+        }
         trap.registers.set_rip(addr);
         Ok(())
     }

@@ -95,8 +95,8 @@ impl Int3 {
         self.reveal_abandoned(&stack);
     }
 
-    /// Puts back what a core dump is to show that a thread, stopped with this stack pointer, is about to cause.
-    pub(super) fn reveal_for_core(&mut self, rsp: u64) {
+    /// Puts back every return address that is awaited, and all on the stack of a thread that is stopped with this stack pointer.
+    pub(super) fn reveal_around(&mut self, rsp: u64) {
         let stack = self.stacks.around(self.pid, rsp);
         self.reveal_all_frames();
         self.reveal_abandoned(&stack);

@@ -400,13 +400,19 @@ impl Int3 {
         if dumps {
             self.dumps_core.insert(tid);
             let rsp = thread.registers().map_or(0, |registers| registers.rsp());
-            // In this order: other threads run, and may throw.
-            self.reveal_for_core(rsp);
-            self.disarm_all()?;
-            // Nothing tells when they end.
-            for calls in self.threads.values_mut() {
-                self.counters.ended_otherwise += u64::from(calls.give_up_op());
-            }
+            self.take_out_all(rsp)?;
+        }
+        Ok(())
+    }
+
+    /// Puts all text back, and what is hidden, before a thread with this stack pointer goes on. Ops in progress are given up.
+    pub(super) fn take_out_all(&mut self, rsp: u64) -> Result<()> {
+        // In this order: other threads run, and may throw.
+        self.reveal_around(rsp);
+        self.disarm_all()?;
+        // Nothing tells when they end.
+        for calls in self.threads.values_mut() {
+            self.counters.ended_otherwise += u64::from(calls.give_up_op());
         }
         Ok(())
     }
