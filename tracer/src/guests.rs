@@ -108,6 +108,9 @@ mod tests {
     use darc_testprogs::{Opt, program};
 
     use crate::event::{Event, decode};
+    use crate::proc;
+
+    use crate::patience::{wait_for, wait_until};
 
     use super::*;
 
@@ -129,20 +132,19 @@ mod tests {
         let children = || {
             let listed = threads::list(pid).unwrap().into_iter();
             let mut children: Vec<i32> = listed.filter_map(threads::children).flatten().collect();
-            children.retain(|&child| !threads::is_dead(child));
+            children.retain(|&child| !proc::is_ending(child));
             children
         };
-        let (made, found, still) = loop {
+        let (made, found, still) = wait_for(|| {
             let made = children();
             let found = of(pid, threads::list(pid).unwrap());
             let still = made.iter().all(|&guest| is_still(pid, guest));
             // The same ones lived all the time, with the memory, and who made them waited already: a child runs before its maker
             // waits, and gives the memory up before it is dead.
             let lived = || children() == made && of(pid, threads::list(pid).unwrap()) == found;
-            if threads::is_dead(pid) && !found.is_empty() && lived() {
-                break (made, found, still);
-            }
-        };
+            let is_settled = threads::is_dead(pid) && !found.is_empty() && lived();
+            is_settled.then_some((made, found, still))
+        });
         target.kill().unwrap();
         target.wait().unwrap();
         assert_eq!(found, made);
@@ -157,17 +159,14 @@ mod tests {
         let pid = target.id() as i32;
         let makers = || threads::list(pid).unwrap();
         let awaited = || makers().into_iter().filter(|&tid| are_awaited(pid, tid));
-        while of_listed(pid, awaited(), |_| None).is_empty() {
-            std::thread::yield_now();
-        }
-        let (known, found) = loop {
+        wait_until(|| !of_listed(pid, awaited(), |_| None).is_empty());
+        let (known, found) = wait_for(|| {
             let known = of(pid, makers());
             let found = of_listed(pid, makers(), |_| None);
             // The same ones lived all the time.
-            if !known.is_empty() && of(pid, makers()) == known {
-                break (known, found);
-            }
-        };
+            let lived = !known.is_empty() && of(pid, makers()) == known;
+            lived.then_some((known, found))
+        });
         target.kill().unwrap();
         target.wait().unwrap();
         assert_eq!(found, known);
@@ -181,12 +180,10 @@ mod tests {
         let pid = target.id() as i32;
         let refused = std::thread::spawn(move || {
             sys::refuse_kcmp();
-            let maker = loop {
-                let listed = threads::list(pid).unwrap();
-                if let Some(&maker) = listed.iter().find(|&&tid| tid != pid) {
-                    break maker;
-                }
-            };
+            let maker = wait_for(|| {
+                let mut listed = threads::list(pid).unwrap().into_iter();
+                listed.find(|&tid| tid != pid)
+            });
             sys::seize(maker, libc::PTRACE_O_TRACEVFORKDONE).unwrap();
             let done = Event::Other(libc::PTRACE_EVENT_VFORK_DONE);
             // Its child has ended, and is still listed.

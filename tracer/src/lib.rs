@@ -25,6 +25,8 @@ mod ledger;
 mod limits;
 pub mod maps;
 pub mod memory;
+#[cfg(test)]
+mod patience;
 pub mod perf;
 pub mod plan;
 pub mod preflight;

@@ -195,6 +195,8 @@ mod tests {
 
     use darc_testprogs::{Opt, program};
 
+    use crate::patience::wait_until;
+
     use super::*;
 
     #[test]
@@ -206,9 +208,7 @@ mod tests {
         assert!(!nowhere.is_gone(), "{nowhere}");
         child.kill().unwrap();
         for end in ["a zombie", "nothing"] {
-            while !proc::is_ending(pid) {
-                std::thread::yield_now();
-            }
+            wait_until(|| proc::is_ending(pid));
             let of_memory = [
                 memory.read_word(TargetAddr(8)).unwrap_err(),
                 memory.write_word(TargetAddr(8), 0).unwrap_err(),
@@ -228,9 +228,7 @@ mod tests {
         let piped = target.arg("1000000").stdout(Stdio::null());
         let mut target = piped.spawn().unwrap();
         let pid = target.id() as i32;
-        while !threads::is_dead(pid) {
-            std::thread::yield_now();
-        }
+        wait_until(|| threads::is_dead(pid));
         let start = TargetAddr(maps::read(pid).unwrap()[0].start);
         let mut magic = [0; 4];
         let read = Memory::open(pid).and_then(|memory| memory.read(start, &mut magic));

@@ -133,6 +133,8 @@ pub fn is_ending(pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::patience::wait_until;
+
     use super::*;
 
     #[test]
@@ -143,9 +145,7 @@ mod tests {
         let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
         // It may not have executed the shell yet.
-        while !arguments(pid).starts_with(begin) {
-            std::thread::yield_now();
-        }
+        wait_until(|| arguments(pid).starts_with(begin));
         assert_eq!(arguments(pid).len() as u64, MOST_ARGUMENTS);
         drop(child.stdin.take());
         child.wait().unwrap();
@@ -161,9 +161,7 @@ mod tests {
         let pid = child.id() as i32;
         assert!(!is_ending(pid));
         child.kill().unwrap();
-        while !is_ending(pid) {
-            std::thread::yield_now();
-        }
+        wait_until(|| is_ending(pid));
         child.wait().unwrap();
         assert!(is_ending(pid), "nothing is left of it");
     }

@@ -7,6 +7,7 @@ use darc_testprogs::{Opt, program};
 
 use crate::engine::jump::world;
 use crate::maps;
+use crate::patience::wait_until;
 
 use super::*;
 
@@ -264,9 +265,7 @@ fn a_process_that_is_stopped_meanwhile_stays_stopped() {
             send(libc::SIGSTOP);
             worker.call("getppid", libc::SYS_getppid, [0; 6])?;
             // All others have stopped.
-            while threads::state(child.pid) != Some('T') {
-                std::thread::yield_now();
-            }
+            wait_until(|| threads::state(child.pid) == Some('T'));
             if continued {
                 send(libc::SIGCONT);
             }
@@ -276,9 +275,7 @@ fn a_process_that_is_stopped_meanwhile_stays_stopped() {
         thread.detach().unwrap();
         nix::unistd::write(&to, &[3]).unwrap();
         if !continued {
-            while threads::state(child.tid) != Some('T') {
-                std::thread::yield_now();
-            }
+            wait_until(|| threads::state(child.tid) == Some('T'));
             send(libc::SIGCONT);
         }
         child.ends_well();

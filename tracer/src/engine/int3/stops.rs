@@ -454,6 +454,8 @@ mod tests {
     use crate::engine::int3::delivery::Attention;
     use crate::killed::{Nobody, Target, results};
 
+    use crate::patience::{wait_for, wait_until};
+
     use super::*;
 
     /// A core dump takes its time, in which the analysis goes on: what it arms then would be in the dump.
@@ -492,9 +494,10 @@ mod tests {
             // A process that stops for something else did not end.
             kill(Pid::from_raw(pid), Signal::SIGURG).unwrap();
             let (wait, mut calls) = (Duration::from_millis(20), Calls::default());
-            while engine.dumps_core.contains(&pid) {
-                assert_eq!(engine.poll(wait, &mut calls)?, None);
-            }
+            wait_until(|| {
+                assert_eq!(engine.poll(wait, &mut calls).unwrap(), None);
+                !engine.dumps_core.contains(&pid)
+            });
             assert_eq!(engine.poll(Duration::ZERO, &mut calls)?, None);
             engine.apply(&plan)?;
             assert!(!armed(&engine)?, "the child's is not written yet");
@@ -529,11 +532,8 @@ mod tests {
 
     /// Handles the stops of this thread alone, until it has made a child by clone(2).
     fn next_clone_of(pid: i32, engine: &mut Int3) -> i32 {
-        loop {
-            let Ok(Some((_, status))) = sys::look_now(pid) else {
-                std::thread::yield_now();
-                continue;
-            };
+        wait_for(|| {
+            let (_, status) = sys::look_now(pid).ok()??;
             let event = decode(status);
             let child = sys::event_message(pid).unwrap();
             let noticed = Noticed {
@@ -541,10 +541,8 @@ mod tests {
                 attention: Attention::Awake,
             };
             engine.stop(pid, event, noticed, &mut Nobody).unwrap();
-            if event == Event::Spawned(Spawn::Clone) {
-                return child;
-            }
-        }
+            (event == Event::Spawned(Spawn::Clone)).then_some(child)
+        })
     }
 
     /// What belongs to a process is not to be seen of its first thread when that has ended.
@@ -555,13 +553,11 @@ mod tests {
         let piped = target.arg("1000000").stdout(Stdio::null());
         let mut target = piped.spawn().unwrap();
         let pid = target.id() as i32;
-        while !threads::is_dead(pid) {
-            std::thread::yield_now();
-        }
+        wait_until(|| threads::is_dead(pid));
         let mut engine = Int3::attach(pid, Guarding::Unguarded).unwrap();
         let at_first = engine.borrowers.clone();
         let mut calls = Calls::default();
-        let guest = loop {
+        let guest = wait_for(|| {
             let wait = Duration::from_millis(20);
             engine.poll(wait, &mut calls).unwrap();
             let makers = threads::list(pid).unwrap().into_iter();
@@ -569,10 +565,8 @@ mod tests {
             // It sleeps: its first stop has been handled.
             let new =
                 |child: &i32| !at_first.contains(child) && threads::state(*child) == Some('S');
-            if let Some(guest) = made.find(new) {
-                break guest;
-            }
-        };
+            made.find(new)
+        });
         assert!(engine.borrowers.contains(&guest));
         engine.finish().unwrap();
         target.kill().unwrap();

@@ -72,6 +72,8 @@ mod tests {
     use crate::engine::{Counted, Engine as _, NewTarget, Sink};
     use crate::{sys, threads};
 
+    use crate::patience::wait_until;
+
     use super::*;
 
     /// Those that have stopped are told as the kernel tells them: the first of a list.
@@ -142,21 +144,17 @@ mod tests {
             call();
         };
         of_child(work, |pid| {
-            while threads::list(pid)?.len() < 3 {
-                thread::yield_now();
-            }
+            wait_until(|| threads::list(pid).is_ok_and(|list| list.len() >= 3));
             let mut engine = Int3::attach(pid, Guarding::Unguarded)?;
             let all: Vec<i32> = engine.threads.keys().copied().collect();
             let entry = empty as extern "C" fn() as usize as u64;
             engine.apply(&plan_of(entry, &engine.memory)?)?;
             let mut ops = OfThreads::default();
             for _ in 0..STOPS {
-                while !all
-                    .iter()
-                    .all(|&tid| matches!(sys::look_now(tid), Ok(Some(_))))
-                {
-                    thread::yield_now();
-                }
+                wait_until(|| {
+                    let mut all = all.iter();
+                    all.all(|&tid| matches!(sys::look_now(tid), Ok(Some(_))))
+                });
                 // One stop.
                 engine.poll(Duration::ZERO, &mut ops)?;
             }

@@ -121,6 +121,8 @@ mod tests {
     use crate::{launch, maps};
 
     use super::super::Jump;
+    use crate::patience::wait_until;
+
     use super::*;
 
     /// Who stops a program that is being started finds it stopped, until it is continued.
@@ -169,10 +171,10 @@ mod tests {
         engine.finish().unwrap();
         let left = super::super::clear_leftovers(pid).unwrap();
         assert_eq!(left, super::super::Cleared::Nothing);
-        while threads::state(pid) != Some('S') {
+        wait_until(|| {
             assert!(!threads::is_dead(pid), "it did not run on");
-            std::thread::yield_now();
-        }
+            threads::state(pid) == Some('S')
+        });
         sys::kill_and_reap(pid);
     }
 
@@ -192,9 +194,7 @@ mod tests {
         let outcome = run_to_thread_pointer(thread, false, &is_wanted);
         assert!(matches!(outcome, Err(Error::NotWanted)), "{outcome:?}");
         // As whoever stopped it left it, to which it goes back by itself.
-        while threads::state(pid) == Some('R') {
-            std::thread::yield_now();
-        }
+        wait_until(|| threads::state(pid) != Some('R'));
         assert_eq!(threads::state(pid), Some('T'));
         assert_eq!(
             threads::status_field(pid, "TracerPid").as_deref(),

@@ -271,6 +271,8 @@ pub mod tests {
     use super::super::installed::Room;
     use super::super::layout::{BLOCKS, HEADER, block, entry, header, place};
     use super::*;
+    use super::*;
+    use crate::patience::wait_for;
 
     /// Mappings of ours in a process, with code at an address.
     pub fn installed(pid: i32, code: u64, goroutines: Option<Goroutines>) -> Installed {
@@ -432,12 +434,7 @@ pub mod tests {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        let at = loop {
-            match Resumption::of(pid) {
-                Some(at) if threads::state(pid) == Some('S') => break at,
-                _ => std::thread::yield_now(),
-            }
-        };
+        let at = wait_for(|| Resumption::of(pid).filter(|_| threads::state(pid) == Some('S')));
         let memory = Memory::open(pid).unwrap();
         let mappings = maps::read(pid).unwrap();
         let with_code = |start: u64| installed(pid, start, None);

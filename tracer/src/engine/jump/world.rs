@@ -310,6 +310,8 @@ mod tests {
     use crate::proc::Stat;
     use crate::threads;
 
+    use crate::patience::wait_until;
+
     use super::*;
 
     /// The scheduling policy of a thread (proc_pid_stat(5), field 41); zero is that of most.
@@ -369,10 +371,10 @@ mod tests {
             // SYS_rt_sigtimedwait.
             let waits = |call: String| call.starts_with("128 ");
             let path = format!("/proc/{guest}/syscall");
-            while !std::fs::read_to_string(&path).is_ok_and(waits) {
+            wait_until(|| {
                 assert!(!threads::is_dead(guest), "the call was interrupted");
-                std::thread::yield_now();
-            }
+                std::fs::read_to_string(&path).is_ok_and(waits)
+            });
         };
         await_call();
         sys::seize(guest, 0).unwrap();
@@ -382,9 +384,7 @@ mod tests {
         world.guests.insert(guest);
         world.take(guest, status).unwrap();
         assert!(world.threads.is_empty());
-        while threads::state(guest) == Some('R') {
-            std::thread::yield_now();
-        }
+        wait_until(|| threads::state(guest) != Some('R'));
         await_call();
         sys::send_to_thread(guest, guest, libc::SIGCHLD).unwrap();
         assert_eq!(sys::wait_for(guest).unwrap().1, 7 << 8);
@@ -399,18 +399,14 @@ mod tests {
             let _ = child_signal::block();
             sys::seize(pid, 0).unwrap();
             sys::send_to_thread(pid, pid, libc::SIGUSR1).unwrap();
-            while threads::state(pid) != Some('t') {
-                std::thread::yield_now();
-            }
+            wait_until(|| threads::state(pid) == Some('t'));
             let mut world = World::new(pid);
             world.stop_sleepers().unwrap();
             sys::exit_now(world.threads[0].0.pending());
         });
         let (_, status) = sys::wait_for(tracer.unwrap()).unwrap();
         assert_eq!(status, libc::SIGUSR1 << 8, "it was held");
-        while !threads::is_dead(pid) && threads::state(pid) != Some('S') {
-            std::thread::yield_now();
-        }
+        wait_until(|| threads::is_dead(pid) || threads::state(pid) == Some('S'));
         target.kill().unwrap();
         assert_eq!(target.wait().unwrap().signal(), Some(libc::SIGUSR1));
     }
@@ -448,9 +444,7 @@ mod tests {
         let is_held = || threads::state(pid) == Some('t');
         // Where the machine has no room, one that sleeps may take longer to stop than it is waited for, and is late as well.
         let mut rounds = (0..100).map(|_| {
-            while !are_settled() {
-                std::thread::yield_now();
-            }
+            wait_until(are_settled);
             let seen = stopped_in_turn(pid, |world| {
                 let early = (world.threads().count(), is_held());
                 world.hold()?;
@@ -467,9 +461,7 @@ mod tests {
             early.0
         });
         assert!(rounds.any(|early| early == 3), "they are stopped early");
-        while !are_settled() {
-            std::thread::yield_now();
-        }
+        wait_until(are_settled);
         let alone = one(
             pid,
             |_| true,

@@ -1,6 +1,7 @@
 use super::super::off_cpu::Why;
 use super::super::record::{Stamp, Task};
 use super::*;
+use crate::patience::wait_until;
 
 /// What was dropped came after the last record of that CPU, and before the one that tells of it.
 #[test]
@@ -283,9 +284,7 @@ fn see_who_ends_a_wait(switches: &mut Switches) {
     let before = crate::tsc();
     let writer = std::thread::spawn(move || {
         let stat = format!("/proc/self/task/{tid}/stat");
-        while !std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S ")) {
-            std::thread::yield_now();
-        }
+        wait_until(|| std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S ")));
         let fault = vec![1_u8; 1 << 22];
         write.write_all(&fault[..1]).unwrap();
         nix::unistd::gettid().as_raw()

@@ -10,6 +10,7 @@ use crate::engine::int3::calibrate::{empty, plan_of};
 use crate::engine::int3::points::Roles;
 use crate::engine::{Discard, Engine as _, Notice};
 use crate::guests;
+use crate::patience::{wait_for, wait_until};
 
 use super::*;
 
@@ -88,11 +89,10 @@ fn of_guest() -> (Child, i32, BufReader<ChildStdout>) {
     let mut output = BufReader::new(target.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
     sys::send_to_thread(pid, pid, libc::SIGUSR1).unwrap();
-    let guest = loop {
-        if let [guest] = guests::of(pid, [pid])[..] {
-            break guest;
-        }
-    };
+    let guest = wait_for(|| match guests::of(pid, [pid])[..] {
+        [guest] => Some(guest),
+        _ => None,
+    });
     (target, guest, output)
 }
 
@@ -116,9 +116,10 @@ fn a_guest_that_outlives_the_process_meets_no_breakpoint() {
     armed.unwrap();
     assert_ne!(memory.read_word(at).unwrap(), bytes);
     target.kill().unwrap();
-    while engine.end().is_none() {
+    wait_until(|| {
         engine.poll(BETWEEN, &mut Discard).unwrap();
-    }
+        engine.end().is_some()
+    });
     engine.finish().unwrap();
     // Its end has been taken by whoever traced it.
     target.wait().unwrap_err();
@@ -198,9 +199,9 @@ fn a_process_that_has_executed_another_program_is_clean() {
     assert_eq!(engine.apply(&plan).unwrap(), []);
     let mut input = target.stdin.take().unwrap();
     input.write_all(b"\n").unwrap();
-    while !matches!(sys::look_now(pid), Ok(Some((_, status))) if decode(status) == Event::Exec) {
-        std::thread::yield_now();
-    }
+    wait_until(
+        || matches!(sys::look_now(pid), Ok(Some((_, status))) if decode(status) == Event::Exec),
+    );
     assert!(engine.is_lost());
     assert!(
         Memory::open(pid)
