@@ -300,6 +300,11 @@ impl Thread {
         });
     }
 
+    /// Whether it runs a handler, as far as was told.
+    pub(super) fn is_in_handler(&self) -> bool {
+        self.life == Life::Runs && !self.handlers.is_empty()
+    }
+
     /// It comes back from the innermost handler.
     pub(super) fn handler_ended(&mut self, at: Tsc) {
         if let Some(handler) = self.handlers.pop() {

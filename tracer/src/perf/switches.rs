@@ -64,8 +64,7 @@ pub struct Switches {
     /// Those of system calls' beginnings, and how many have been told.
     calls: Option<(Group, u64)>,
     yields: Yields,
-    /// From when on the ends of signals' handlers are recorded, if they were asked for. Of handlers from before none is told.
-    handler_ends: Option<Tsc>,
+    handler_ends: HandlerEnds,
     /// What is not told any more.
     untold: Option<NoTracepoints>,
     services: Services,
@@ -109,6 +108,19 @@ impl Yields {
     }
 }
 
+/// The ends of signals' handlers.
+#[derive(Debug, Default)]
+struct HandlerEnds {
+    /// From when on they are recorded, if they were asked for. Of handlers from before none is told.
+    since: Option<Tsc>,
+    /// The events, while they are open.
+    group: Option<Group>,
+    /// When a handler began or ended last (in nanoseconds).
+    last: u64,
+    /// Whether they are to be asked for again when records are made again.
+    again: bool,
+}
+
 /// What a record takes of the thread that makes it, and one with a stack, about.
 const RECORD: Duration = Duration::from_nanos(600);
 const STACK: Duration = Duration::from_micros(3);
@@ -127,6 +139,9 @@ const ENOUGH_CALLS: u64 = 20_000;
 const ENOUGH_SWITCHES: u64 = 200;
 /// With more threads times processors it is not asked who lets others run.
 const MOST_YIELDING: usize = 1 << 10;
+/// When no handler has run for so long (in nanoseconds) their ends are not recorded until there is one: the events make each system call of
+/// the machine some 40 ns longer, also while they are disabled.
+const QUIET: u64 = 10_000_000_000;
 /// With so many seen no more are asked for: each takes a few microseconds of the waker's time.
 const ENOUGH_STACKS: u64 = 10_000;
 
@@ -196,7 +211,7 @@ impl Switches {
             wakings,
             calls: None,
             yields: Yields::default(),
-            handler_ends: None,
+            handler_ends: HandlerEnds::default(),
             untold: wakings_are_other.then_some(NoTracepoints::OtherNumbers),
             services: Services::new(fault_cost.untold),
             fault_records: fault_cost.records,
@@ -297,7 +312,7 @@ impl Switches {
 
     /// Asks for the ends of signals' handlers, once there are some. Where that is refused no handler is told of.
     fn ask_for_handler_ends(&mut self) {
-        self.handler_ends = Some(Tsc(u64::MAX));
+        self.handler_ends.since = Some(Tsc(u64::MAX));
         let Ok(tracepoints) = &mut self.tracepoints else {
             return;
         };
@@ -305,8 +320,7 @@ impl Switches {
             return;
         };
         let mark = self.collector.mark();
-        // They end with none of the others.
-        self.collector.begin_group();
+        let group = self.collector.begin_group();
         if self.collector.add_system_event(event).is_err() {
             self.collector.take_back(mark);
             return;
@@ -314,7 +328,24 @@ impl Switches {
         if !self.rests {
             self.collector.enable();
         }
-        self.handler_ends = Some(crate::tsc());
+        self.handler_ends.group = Some(group);
+        self.handler_ends.since = Some(crate::tsc());
+    }
+
+    /// Ends the recording of handlers' ends where none has run for long.
+    fn close_handler_ends(&mut self, now: u64) {
+        let Some(group) = self.handler_ends.group else {
+            return;
+        };
+        let is_quiet = now.saturating_sub(self.handler_ends.last) >= QUIET;
+        let mut threads = self.threads.values();
+        if is_quiet && !threads.any(Thread::is_in_handler) {
+            self.collector.close(group);
+            self.handler_ends = HandlerEnds {
+                again: self.rests,
+                ..HandlerEnds::default()
+            };
+        }
     }
 
     /// What a system call was called with that a thread began within these bounds, as far as it was asked for.
@@ -370,11 +401,16 @@ impl Switches {
     pub fn go_on(&mut self) {
         // What was made before the rest, and is not told yet, says nothing of what follows. Nobody has told who has another name
         // since.
+        self.handler_ends.last = clock::now();
         self.read_all(clock::now());
         self.forget_who_is_out();
         self.names.clear();
-        self.collector.enable();
         self.rests = false;
+        if self.handler_ends.again {
+            self.ask_for_handler_ends();
+        }
+        self.handler_ends.again = false;
+        self.collector.enable();
         if let Some(wakings) = &mut self.wakings {
             wakings.look_for_threads();
         }
@@ -417,6 +453,7 @@ impl Switches {
             self.collector.close(group);
             self.yields.group = None;
         }
+        self.close_handler_ends(until);
         let enough = self.stacks_gone + self.stacks.len() as u64 > ENOUGH_STACKS;
         if let Some(wakings) = &mut self.wakings
             && (self.lost > lost || enough)
@@ -470,6 +507,7 @@ impl Switches {
             self.collector = collector;
             self.wakings = None;
             self.yields.group = None;
+            self.handler_ends.group = None;
             self.reach = Reach::Process;
             self.untold = Some(NoTracepoints::TooMany);
             self.forget_who_is_out();
@@ -669,7 +707,8 @@ impl Switches {
             Event::Handler { signal, function } => {
                 // A page fault that could not be served ends in a signal, and without a record.
                 self.services.forget_thread(tid);
-                match self.handler_ends {
+                self.handler_ends.last = point.stamp.time;
+                match self.handler_ends.since {
                     None => self.ask_for_handler_ends(),
                     Some(since) if at >= since => {
                         let thread = self.threads.entry(tid).or_default();
@@ -680,6 +719,7 @@ impl Switches {
                 None
             }
             Event::HandlerEnded => {
+                self.handler_ends.last = point.stamp.time;
                 let thread = self.threads.entry(tid).or_default();
                 thread.handler_ended(at);
                 None

@@ -210,7 +210,9 @@ impl Tracepoints {
     /// The ends of signals' handlers, where this kernel tells them. While they are recorded every system call of the machine
     /// takes a little longer, as with [`Tracepoints::call`].
     pub fn handler_end(&mut self) -> Option<Attributes> {
-        self.enter("rt_sigreturn", Meaning::HandlerEnded)
+        let known = self.number(Meaning::HandlerEnded);
+        let known = known.map(Attributes::point);
+        known.or_else(|| self.enter("rt_sigreturn", Meaning::HandlerEnded))
     }
 
     /// A thread is woken; and the same, with where the waking program is. Not in a container, where the thread would be another.

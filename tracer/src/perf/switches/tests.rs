@@ -138,6 +138,53 @@ fn what_memory_a_fault_is_of_is_seen() {
     assert!(within.count() > 0, "{bounds:x?}: {touched:x?}, {away:?}");
 }
 
+/// While they are recorded all system calls of the machine take longer.
+#[test]
+fn the_ends_of_handlers_are_recorded_as_long_as_there_are_handlers() {
+    let Some(mut switches) = with_tracepoints() else {
+        return;
+    };
+    let is_told = switches
+        .tracepoints
+        .as_mut()
+        .is_ok_and(|it| it.handler_end().is_some());
+    if !is_told {
+        eprintln!("not tested: no tracepoint of rt_sigreturn(2)");
+        return;
+    }
+    crate::sys::take_note_of(libc::SIGURG);
+    let (own, tid) = (std::process::id() as i32, nix::unistd::gettid().as_raw());
+    let raise = |switches: &mut Switches| {
+        crate::sys::send_to_thread(own, tid, libc::SIGURG).unwrap();
+        switches.read_rest();
+    };
+    wait_until(|| {
+        raise(&mut switches);
+        switches.handler_ends.group.is_some()
+    });
+    for rests in [false, true] {
+        if rests {
+            switches.rest();
+        }
+        // Other tests' threads may run handlers.
+        wait_until(|| {
+            switches.handler_ends.last = 0;
+            switches.read_rest();
+            switches.handler_ends.group.is_none()
+        });
+        if rests {
+            switches.go_on();
+            assert!(switches.handler_ends.group.is_some());
+        }
+        let from = crate::tsc();
+        wait_until(|| {
+            raise(&mut switches);
+            let away = switches.between(tid, from, crate::tsc());
+            away.iter().any(|away| matches!(away.why, Why::Handled(_)))
+        });
+    }
+}
+
 /// This thread sleeps: it is seen to block, for as long as the sleep took on the same clock.
 #[test]
 fn a_sleep_is_seen() {
