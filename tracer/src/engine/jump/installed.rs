@@ -17,12 +17,13 @@ use crate::memory::Memory;
 use crate::plan::{Goroutines, Mark};
 use crate::remote_call::{RemoteCaller, Worker};
 use crate::sys;
+use crate::threads;
 
 use super::asm::{Delaying, Surroundings};
 use super::jumps::Trampoline;
 use super::layout::{
-    BLOCKS, CODE, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, MOST_CODE, block, counts, descriptor,
-    header, node, ring,
+    BLOCKS, CODE, DESCRIPTORS, FNODES, HEADER, LIVE, MAGIC, MOST_CODE, TABLE, block, counts,
+    descriptor, header, node, ring,
 };
 use super::pages::TABLE_WORD;
 use super::runtime::{self, Runtime};
@@ -222,6 +223,7 @@ impl Installed {
     pub fn fill(&mut self, memory: &Memory) -> Result<()> {
         if self.filled.is_none() {
             self.write_descriptors(memory)?;
+            self.bring_in(memory);
         }
         let filled = self.filled.get_or_insert(0);
         for code in &mut self.arenas[*filled..] {
@@ -236,6 +238,40 @@ impl Installed {
             *filled += 1;
         }
         Ok(())
+    }
+
+    /// Has the pages be there that the first op of each thread uses: the kernel would bring them in one by one, and the op be longer by
+    /// ten page faults and more. Nothing leads to them yet. What cannot be brought in comes later.
+    fn bring_in(&self, memory: &Memory) {
+        for page in self.first_pages() {
+            let (at, mut byte) = (TargetAddr(page), [0]);
+            // A write has the target have a page of its own.
+            if memory.read(at, &mut byte).is_ok() {
+                let _ = memory.write(at, &byte);
+            }
+        }
+    }
+
+    /// These pages: the tables by which a thread finds its block, and of so many blocks and rings as there are threads their parts' first ones.
+    fn first_pages(&self) -> BTreeSet<u64> {
+        /// Of more threads many never call f0.
+        const MOST: u64 = 64;
+        let threads = threads::list(self.caller.pid()).map_or(0, |threads| threads.len());
+        let blocks = u64::from(self.blocks).min(MOST).min(threads as u64);
+        let (control, rings) = (self.around.control, self.around.rings);
+        let tables = (TABLE..DESCRIPTORS)
+            .step_by(sys::PAGE)
+            .map(|at| control + at);
+        let of_blocks = (0..blocks).flat_map(|index| {
+            let block = control + BLOCKS + index * block::SIZE;
+            [0, block::TOUCH, block::SHADOW, block::NODES].map(|at| block + at)
+        });
+        let of_rings = (0..blocks).flat_map(|index| {
+            let ring = rings + index * self.around.ring_bytes;
+            (0..=ring::DATA).step_by(sys::PAGE).map(move |at| ring + at)
+        });
+        let pages = tables.chain(of_blocks).chain(of_rings);
+        pages.map(|at| at & !(sys::PAGE as u64 - 1)).collect()
     }
 
     fn write_descriptors(&self, memory: &Memory) -> Result<()> {
@@ -465,4 +501,39 @@ pub fn control_bytes(blocks: u32) -> u64 {
 pub fn rings_bytes(blocks: u32, each: u64) -> u64 {
     let bytes = u64::from(blocks).saturating_mul(each);
     bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use crate::engine::Engine as _;
+    use crate::engine::jump::{Jump, leftovers};
+
+    use super::*;
+
+    /// The first op of a thread would have a page fault for each.
+    #[test]
+    fn what_the_first_op_uses_is_there() {
+        /// Of an entry in proc_pid_pagemap(5).
+        const PRESENT: u64 = 1 << 63;
+        let mut target = leftovers::tests::start();
+        let pid = target.id() as i32;
+        let code = maps::read(pid).unwrap().into_iter().find(|m| m.executable);
+        let mut engine = Jump::attach(pid).unwrap();
+        engine.install(&[code.unwrap().start]).unwrap();
+        let pages = std::fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
+        let installed = &engine.space.as_ref().unwrap().installed;
+        let first = installed.first_pages();
+        assert!(first.len() > 80, "{}", first.len());
+        for page in first {
+            let mut entry = [0; 8];
+            let at = page / sys::PAGE as u64 * 8;
+            pages.read_exact_at(&mut entry, at).unwrap();
+            assert_ne!(u64::from_le_bytes(entry) & PRESENT, 0, "{page:#x}");
+        }
+        engine.finish().unwrap();
+        drop(target.stdin.take());
+        assert!(target.wait().unwrap().success());
+    }
 }

@@ -263,6 +263,7 @@ pub fn has_guests(pid: i32) -> bool {
 #[cfg(test)]
 pub mod tests {
     use crate::maps;
+    use crate::patience::wait_for;
     use crate::plan::Goroutines;
     use crate::remote_call::RemoteCaller;
     use crate::stacks::Stack;
@@ -271,8 +272,6 @@ pub mod tests {
     use super::super::installed::Room;
     use super::super::layout::{BLOCKS, HEADER, block, entry, header, place};
     use super::*;
-    use super::*;
-    use crate::patience::wait_for;
 
     /// Mappings of ours in a process, with code at an address.
     pub fn installed(pid: i32, code: u64, goroutines: Option<Goroutines>) -> Installed {
