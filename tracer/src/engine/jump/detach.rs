@@ -156,7 +156,7 @@ fn lead_out(thread: &Stopped, ends: &SyscallEnds) -> Result<()> {
 pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
     let memory = Memory::open(pid)?;
     leftovers::await_last_call(pid);
-    let found = leftovers::find(pid, &memory)?;
+    let found = leftovers::find(pid, &memory);
     if is_anothers(&found, &memory) {
         return Err(taken(pid));
     }
@@ -168,7 +168,7 @@ pub fn clear_leftovers(pid: i32) -> Result<Cleared> {
         let mappings = maps::read(pid)?;
         let caller = RemoteCaller::find(pid, &memory, &mappings)?;
         // Another tracer may measure it by now, and must not find it stopped again and again.
-        if is_anothers(&leftovers::among(caller, &memory, &mappings)?, &memory) {
+        if is_anothers(&leftovers::among(caller, &memory, &mappings), &memory) {
             return Err(taken(pid));
         }
         let descriptors = leftovers::descriptors(pid);
@@ -224,7 +224,7 @@ fn clear(
     let early = seen_early(pid, memory, world, caller)?;
     world.hold()?;
     let mappings = maps::read(pid)?;
-    let found = leftovers::among(caller, memory, &mappings)?;
+    let found = leftovers::among(caller, memory, &mappings);
     if is_anothers(&found, memory) {
         return Err(taken(pid));
     }
@@ -253,7 +253,7 @@ fn seen_early(
     caller: RemoteCaller,
 ) -> Result<Vec<(Leftover, bool)>> {
     let (mappings, ends) = (maps::read(pid)?, SyscallEnds::default());
-    let seen = leftovers::among(caller, memory, &mappings)?.into_iter();
+    let seen = leftovers::among(caller, memory, &mappings).into_iter();
     let with_visits = seen.map(|leftover| {
         let installed = &leftover.installed;
         let is_visited = installed.are_visited(memory, world.threads(), &ends, &mappings);
@@ -366,7 +366,7 @@ mod tests {
         let caller = RemoteCaller::find(pid, &memory, &maps::read(pid).unwrap()).unwrap();
         let cleared =
             world::stopped_in_turn(pid, |world| clear(pid, &memory, world, (caller, &[])));
-        let left = leftovers::find(pid, &memory).unwrap().len();
+        let left = leftovers::find(pid, &memory).len();
         sys::kill_and_reap(tracer.unwrap());
         assert_eq!((cleared.is_err(), left), (true, 1), "{cleared:?}");
         assert_eq!(clear_leftovers(pid).unwrap(), Cleared::Everything);
@@ -480,11 +480,11 @@ mod tests {
             }
             let (page, protect) = &pages[refusing];
             let other = TargetAddr(pages[1 - refusing].0);
-            assert_eq!(leftovers::find(pid, &memory).unwrap().len(), 2);
+            assert_eq!(leftovers::find(pid, &memory).len(), 2);
             protect(libc::PROT_READ);
             let refused = clear_leftovers(pid).unwrap_err().to_string();
             assert!(refused.contains("1 of the places"), "{refused}");
-            assert_eq!(leftovers::find(pid, &memory).unwrap().len(), 1);
+            assert_eq!(leftovers::find(pid, &memory).len(), 1);
             assert_eq!(memory.read_word(other).unwrap(), 0);
             assert_ne!(memory.read_word(TargetAddr(*page)).unwrap(), 0);
             protect(libc::PROT_READ | libc::PROT_WRITE);

@@ -287,13 +287,13 @@ impl Jump {
         let mappings = maps::read(pid)?;
         let ground = self.ground(&mappings);
         if self.space.is_none() {
-            let left = leftovers::find(pid, &memory)?.into_iter();
+            let left = leftovers::find(pid, &memory).into_iter();
             let left = left.flat_map(|it| it.installed.code).collect();
             let exits = exits::of((pid, &memory), left, &mappings)?;
             let space = self.map_space(&memory, &mappings)?;
             let space = self.space.insert(space);
             space.patches.note_ways_back(exits);
-            if detach::is_anothers(&leftovers::find(pid, &memory)?, &memory) {
+            if detach::is_anothers(&leftovers::find(pid, &memory), &memory) {
                 // It looked at the same moment. Whoever comes later sees the earlier one, or both see each other.
                 return Err(detach::taken(pid));
             }
