@@ -119,6 +119,8 @@ struct HandlerEnds {
     last: u64,
     /// Whether they are to be asked for again when records are made again.
     again: bool,
+    /// Whether they were closed already: handlers that come again, however seldom, are told from then on.
+    was_closed: bool,
 }
 
 /// What a record takes of the thread that makes it, and one with a stack, about.
@@ -334,7 +336,11 @@ impl Switches {
 
     /// Ends the recording of handlers' ends where none has run for long.
     fn close_handler_ends(&mut self, now: u64) {
-        let Some(group) = self.handler_ends.group else {
+        let Some(group) = self
+            .handler_ends
+            .group
+            .filter(|_| !self.handler_ends.was_closed)
+        else {
             return;
         };
         let is_quiet = now.saturating_sub(self.handler_ends.last) >= QUIET;
@@ -343,6 +349,7 @@ impl Switches {
             self.collector.close(group);
             self.handler_ends = HandlerEnds {
                 again: self.rests,
+                was_closed: true,
                 ..HandlerEnds::default()
             };
         }

@@ -168,12 +168,14 @@ impl Patches {
     }
 
     /// Forgets where a thread may come out of stubs, of code that is not mapped any more: what lies there later is no part of it. A program
-    /// may load and unload libraries for years.
+    /// may load and unload libraries for years. What is mapped may be code that is only written to at the moment.
     pub fn forget_unmapped(&mut self, mappings: &[Mapping]) {
-        let mut code = mappings.iter().filter(|m| m.executable).peekable();
+        let mut mappings = mappings.iter().peekable();
         self.ways_back.retain(|&next| {
-            while code.next_if(|mapping| mapping.end <= next).is_some() {}
-            code.peek().is_some_and(|mapping| mapping.contains(next))
+            while mappings.next_if(|mapping| mapping.end <= next).is_some() {}
+            mappings
+                .peek()
+                .is_some_and(|mapping| mapping.contains(next))
         });
     }
 

@@ -433,8 +433,11 @@ pub fn reveal(a: &mut CodeAssembler, start: &mut CodeLabel, labels: &Labels) -> 
     a.set_label(start)?;
     a.cmp(field(block::LIMIT), 0)?;
     a.jne(first)?;
-    // The outermost one reads the stack for the longest.
-    unless_above_unwinder(a, nested)?;
+    // The outermost one reads the stack for the longest. One that is not close above this may have ended long ago, or reads another stack.
+    a.mov(rax, field(block::UNWINDER))?;
+    a.sub(rax, rdi)?;
+    a.cmp(rax, DEEPEST_STACK)?;
+    a.jbe(nested)?;
     a.set_label(&mut first)?;
     a.mov(field(block::UNWINDER), rdi)?;
     a.set_label(&mut nested)?;
