@@ -16,8 +16,16 @@ const MAGIC: [u32; 2] = [0xffff_fff0, 0xffff_fff1];
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 /// Steps of a line table that are made for one address. Longer functions have no lines behind.
 const MAX_STEPS: usize = 1 << 20;
+/// Where the table is in a program that may lie anywhere and that another linker has made, which gives no section to it.
+const AMONG: &str = ".data.rel.ro";
+/// Headers that are looked for there.
+const MOST_HEADERS: usize = 8;
+/// No padding, no step but one byte, words of eight bytes: behind the first word.
+const KIND: [u8; 4] = [0, 0, 1, 8];
 /// The function at a program's entry.
 const START: &[u8] = b"_rt0_amd64_linux\0";
+/// Of longer names that is the beginning.
+const LONGEST: usize = 128;
 /// A path is cut off here.
 const MAX_PATH: usize = 4096;
 
@@ -30,6 +38,8 @@ pub struct GoFunction {
     pub code: Range<FileAddr>,
     /// Whether it is written in assembly: its calling convention may be its own.
     pub is_assembly: bool,
+    /// Whether it has no lines: it is C code, which Go's linker has put among the functions.
+    pub is_c: bool,
 }
 
 /// The table of functions.
@@ -52,17 +62,52 @@ pub(crate) struct GoTable {
 impl GoTable {
     /// The table of a file, if it has one of a layout that is known, and where its code begins is certain.
     pub(crate) fn read(elf: &Elf) -> Option<GoTable> {
-        let section = SECTIONS.iter().find_map(|name| elf.section(name))?;
+        if let Some(section) = SECTIONS.iter().find_map(|name| elf.section(name)) {
+            let bytes = elf.section_data(section).ok()??;
+            let table = GoTable::parse(bytes)?;
+            let described = table.described(elf, section.addr);
+            let text = described.or_else(|| table.text_of(elf))?;
+            return Some(GoTable { text, ..table });
+        }
+        let section = elf.section(AMONG)?;
         let bytes = elf.section_data(section).ok()??;
-        let table = GoTable::parse(bytes)?;
-        let text = table.text_of(elf)?;
-        Some(GoTable { text, ..table })
+        headers(&bytes).take(MOST_HEADERS).find_map(|at| {
+            let table = GoTable::parse(bytes[at..].to_vec())?;
+            let text = table.described(elf, section.addr.checked_add(at as u64)?)?;
+            Some(GoTable { text, ..table })
+        })
+    }
+
+    /// Where the code begins, as the run-time's own description of the program says that has this table at an address
+    /// (`type moduledata struct` in Go's `src/runtime/symtab.go`; so far the same in all versions). Programs that may lie anywhere have
+    /// it with the addresses that they were linked for.
+    fn described(&self, elf: &Elf, at: u64) -> Option<u64> {
+        const HOLDERS: [&str; 3] = [".go.module", ".noptrdata", ".data"];
+        /// Words of the description: the table, its names, and from which to which address there are functions and code.
+        const HEADER: usize = 0;
+        const NAMES: usize = 1;
+        const FIRST: usize = 20;
+        const LAST: usize = 21;
+        const TEXT: usize = 22;
+        let names = at.checked_add(self.names as u64)?;
+        let [first, last] = [self.entry(0)?, self.entry(self.count)?].map(u64::from);
+        let describes = |words: &[[u8; 8]]| {
+            let word = |index: usize| u64::from_le_bytes(words[index]);
+            let text = word(TEXT);
+            let fits = (word(HEADER), word(NAMES)) == (at, names)
+                && text.checked_add(first) == Some(word(FIRST))
+                && text.checked_add(last) == Some(word(LAST));
+            fits.then_some(text)
+        };
+        HOLDERS.iter().find_map(|name| {
+            let bytes = elf.section_data(elf.section(name)?).ok()??;
+            let (words, _) = bytes.as_chunks::<8>();
+            words.windows(TEXT + 1).find_map(describes)
+        })
     }
 
     /// Reads the header; addresses count from zero.
     fn parse(bytes: Vec<u8>) -> Option<GoTable> {
-        /// No padding, no step but one byte, words of eight bytes.
-        const KIND: [u8; 4] = [0, 0, 1, 8];
         let layout = MAGIC
             .iter()
             .position(|&magic| u32_at(&bytes, 0) == Some(magic))?;
@@ -132,6 +177,13 @@ impl GoTable {
         )
     }
 
+    /// The name of a function, or the beginning of a long one.
+    fn name(&self, index: usize) -> Option<&[u8]> {
+        let offset = self.field(index, fields::NAME)? as usize;
+        let name = self.bytes.get(self.names.checked_add(offset)?..)?;
+        Some(text(&name[..name.len().min(LONGEST)]))
+    }
+
     /// Whether a function has a name, which is given with the NUL behind it: where names overlap, looking for their ends
     /// would take forever.
     fn is_named(&self, index: usize, name: &[u8]) -> bool {
@@ -145,27 +197,33 @@ impl GoTable {
 
     /// All functions.
     pub(crate) fn functions(&self) -> impl Iterator<Item = GoFunction> + '_ {
+        (0..self.count).filter_map(|index| self.function(index))
+    }
+
+    /// The functions of these names.
+    pub(crate) fn named(&self, names: &[&str]) -> Vec<GoFunction> {
+        let is_one = |index: &usize| {
+            let name = self.name(*index);
+            name.is_some_and(|name| names.iter().any(|it| it.as_bytes() == name))
+        };
+        let found = (0..self.count).filter(is_one);
+        found.filter_map(|index| self.function(index)).collect()
+    }
+
+    fn function(&self, index: usize) -> Option<GoFunction> {
         /// `abi.FuncFlagAsm`.
         const ASSEMBLY: u32 = 4;
-        const LONGEST: usize = 128;
-        (0..self.count).filter_map(|index| {
-            let at = |index| {
-                Some(FileAddr(
-                    self.text.checked_add(u64::from(self.entry(index)?))?,
-                ))
-            };
-            let name = self
-                .names
-                .checked_add(self.field(index, fields::NAME)? as usize)?;
-            let name = self.bytes.get(name..)?;
-            let name = text(&name[..name.len().min(LONGEST)]);
-            // The byte before says which function the run-time takes it for.
-            let flags = self.field(index, self.flags)? >> 8;
-            Some(GoFunction {
-                name: String::from_utf8_lossy(name).into_owned(),
-                code: at(index)?..at(index + 1)?,
-                is_assembly: flags & ASSEMBLY != 0,
-            })
+        let at = |index| {
+            let entry = u64::from(self.entry(index)?);
+            self.text.checked_add(entry).map(FileAddr)
+        };
+        // The byte before says which function the run-time takes it for.
+        let flags = self.field(index, self.flags)? >> 8;
+        Some(GoFunction {
+            name: String::from_utf8_lossy(self.name(index)?).into_owned(),
+            code: at(index)?..at(index + 1)?,
+            is_assembly: flags & ASSEMBLY != 0,
+            is_c: self.field(index, fields::LINES)? == 0,
         })
     }
 
@@ -252,6 +310,19 @@ mod fields {
     pub const FLAGS: [usize; 2] = [36, 40];
 }
 
+/// Where tables may begin among other data.
+fn headers(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let (words, _) = bytes.as_chunks::<8>();
+    let is_header = |word: &[u8; 8]| {
+        let magic = u32_at(word, 0);
+        word[4..] == KIND && MAGIC.iter().any(|&it| magic == Some(it))
+    };
+    let words = words.iter().enumerate();
+    words
+        .filter(move |(_, word)| is_header(word))
+        .map(|(index, _)| 8 * index)
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..at.checked_add(4)?)?;
     word.try_into().ok().map(u32::from_le_bytes)
@@ -332,8 +403,11 @@ mod tests {
             name: "main.f".to_owned(),
             code: FileAddr(0)..FileAddr(16),
             is_assembly: true,
+            is_c: false,
         };
-        assert_eq!(table.functions().collect::<Vec<_>>(), [function]);
+        let expected = std::slice::from_ref(&function);
+        assert_eq!(table.named(&["main.g", "main.f"]), expected);
+        assert_eq!(table.functions().collect::<Vec<_>>(), expected);
         let (names, symbols) = table.symbols();
         assert_eq!(names, b"\0main.f\0");
         let [symbol] = symbols[..] else {
@@ -358,6 +432,7 @@ mod tests {
         let (names, symbols) = table.symbols();
         assert!(names.len() <= table.bytes.len() && symbols.len() <= table.bytes.len() / 8);
         assert!(table.functions().count() <= table.count);
+        assert!(table.named(&["main.f"]).len() <= table.count);
         for addr in (0..20).chain([u64::from(u32::MAX), u64::MAX]) {
             table.line(FileAddr(addr));
         }

@@ -213,6 +213,13 @@ impl Image {
         self.go_table().into_iter().flat_map(GoTable::functions)
     }
 
+    /// Those of these names.
+    pub fn go_functions_named(&self, names: &[&str]) -> Vec<GoFunction> {
+        self.go_table()
+            .map(|table| table.named(names))
+            .unwrap_or_default()
+    }
+
     fn go_table(&self) -> Option<&GoTable> {
         self.go.get_or_init(|| GoTable::read(&self.elf)).as_ref()
     }

@@ -54,6 +54,11 @@ fn go() -> Option<PathBuf> {
 /// Builds the program; `None` where this tool chain cannot do it in this way.
 fn build(workshop: &Workshop, name: &str, options: &[&str]) -> Option<Image> {
     workshop.write("prog.go", SOURCE);
+    build_with("0", workshop, name, options)
+}
+
+/// As [`build`], what is written as its source, with C code ("1") or without it ("0").
+fn build_with(cgo: &str, workshop: &Workshop, name: &str, options: &[&str]) -> Option<Image> {
     let mut command = Command::new(go()?);
     command
         .args(["build", "-o", name])
@@ -61,7 +66,7 @@ fn build(workshop: &Workshop, name: &str, options: &[&str]) -> Option<Image> {
         .arg("prog.go");
     for (variable, value) in [
         ("GOTOOLCHAIN", "local"),
-        ("CGO_ENABLED", "0"),
+        ("CGO_ENABLED", cgo),
         ("GOFLAGS", ""),
     ] {
         command.env(variable, value);
@@ -123,6 +128,41 @@ fn a_stripped_program_is_known_as_well_as_another() {
             .iter()
             .all(|f| f.source == SymbolSource::Symtab)
     );
+}
+
+/// The C compiler's linker does not say where the code of Go's begins, nor, where the program may lie anywhere, where the table is.
+#[test]
+fn a_program_that_another_linker_made_is_known_as_well() {
+    const IN_C: &str = "package main\n\n// static int twice(int x) { return 2 * x; }\nimport \"C\"\n\nfunc main() { println(C.twice(2)) }\n";
+    let workshop = Workshop::new();
+    workshop.write("prog.go", IN_C);
+    for (mode, linker) in [
+        ("exe", "internal"),
+        ("exe", "external"),
+        ("pie", "external"),
+    ] {
+        let mode = format!("-buildmode={mode}");
+        let flags = |more| format!("-ldflags=-linkmode={linker}{more}");
+        let full = build_with("1", &workshop, "full", &[&mode, &flags("")]);
+        let Some(full) = full else {
+            return;
+        };
+        let stripped = build_with("1", &workshop, "stripped", &[&mode, &flags(" -s -w")]).unwrap();
+        let [main, _] = ["main.main", "runtime.systemstack"].map(|name| {
+            let named = stripped.go_functions_named(&[name]);
+            assert!(
+                !named.is_empty() && named.iter().all(|it| !it.is_c),
+                "{mode} {linker} {name}"
+            );
+            named[0].code.start
+        });
+        assert_eq!(full.symbol("main.main"), Some(main), "{mode} {linker}");
+        // Go's linker puts C code among its own.
+        let mut in_c = full
+            .go_functions()
+            .filter(|it| it.name.ends_with("_Cfunc_twice") && it.is_c);
+        assert_eq!(in_c.next().is_some(), linker == "internal", "{mode}");
+    }
 }
 
 #[test]
