@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use darc_disasm::{CodePart, FunctionCode, thread_local};
 use darc_symbols::{GoFunction, Image};
 use darc_tracer::plan::{Callees, Goroutines};
 
@@ -20,6 +21,23 @@ const KNOWN: [(u32, u32, u32); 8] = [
     (27, 152, 184),
 ];
 
+/// Functions that only programs have of which nobody has found out whether they can be measured, and what these are.
+const STRANGE: [(&str, &str); 4] = [
+    (
+        "_rt0_amd64_linux_lib",
+        "a library of Go's for programs in C (-buildmode=c-archive or c-shared)",
+    ),
+    ("runtime.racecall", "built with -race"),
+    ("runtime.msancall", "built with -msan"),
+    ("runtime.asancall", "built with -asan"),
+];
+
+/// By it C code comes to Go's.
+const FROM_C: &str = "crosscall2";
+
+/// Where threads of programs without C code keep their goroutine, from the thread pointer on (`runtime.settls`).
+const KEPT: i32 = -8;
+
 /// What is known of the program that an image is.
 ///
 /// # Errors
@@ -35,13 +53,44 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
         let known = KNOWN.map(|(minor, ..)| format!("1.{minor}")).join(", ");
         return Err(format!("{version} is not known, only {known} are"));
     };
-    let calls_c = image.interpreter().is_some() || image.symbol("crosscall2").is_some();
-    match calls_c {
-        true => Err(format!(
-            "of {version}, but linked dynamically or with C code (cgo): one built with CGO_ENABLED=0, and not as a PIE, can be measured"
-        )),
-        false => Ok(Goroutines { number, current }),
+    let names = STRANGE.iter().map(|&(name, _)| name);
+    let names: Vec<&str> = names.chain(SYSTEM_STACK).chain([FROM_C]).collect();
+    let functions = image.go_functions_named(&names);
+    let has = |name: &str| functions.iter().any(|function| function.name == name);
+    if let Some((_, what)) = STRANGE.iter().find(|(name, _)| has(name)) {
+        return Err(format!("it is {what}, which is not known yet"));
     }
+    let is_linked_by_go = image.interpreter().is_none() && image.symbol(FROM_C).is_none();
+    let calls_c = !is_linked_by_go || has(FROM_C);
+    let mut switches = functions.iter().filter(|it| {
+        let name = it.name.as_str();
+        SYSTEM_STACK.contains(&name) && it.is_assembly
+    });
+    let found = switches.find_map(|function| kept(image, function));
+    let Some(kept) = found.or((!calls_c).then_some(KEPT)) else {
+        return Err(format!(
+            "of {version}, linked dynamically or with C code (cgo), and where its threads keep their goroutines is not known"
+        ));
+    };
+    Ok(Goroutines {
+        number,
+        current,
+        kept,
+        calls_c,
+    })
+}
+
+/// Where a thread keeps the address of its goroutine's descriptor, from its thread pointer on, as the function reads it that begins with
+/// that.
+fn kept(image: &Image, function: &GoFunction) -> Option<i32> {
+    let GoFunction { code, .. } = function;
+    let bytes = image.bytes_at(code.start, code.end.0.checked_sub(code.start.0)?)?;
+    let start = code.start.0;
+    let code = FunctionCode::new(vec![CodePart { start, bytes }])?;
+    let at = thread_local(&code)?;
+    // Above the thread pointer is the C library's.
+    let is_one = at < 0 && at % 8 == 0;
+    is_one.then(|| i32::try_from(at).ok())?
 }
 
 /// Functions of the run-time, written in assembly, that are called as any other is. Others get what they need where the
@@ -67,7 +116,7 @@ const CHECKS: [&str; 3] = [
 const WRITE_BARRIERS: &str = "runtime.gcWriteBarrier";
 
 /// Functions below which are other goroutines, or the run-time on stacks of its own.
-const OPAQUE: [&str; 9] = [
+const OPAQUE: [&str; 10] = [
     "runtime.gopark",
     // All that it does is to wait, by a call behind which there is no room for a jump.
     "internal/poll.runtime_pollWait",
@@ -78,6 +127,8 @@ const OPAQUE: [&str; 9] = [
     "runtime.morestack",
     "runtime.morestack_noctxt",
     "runtime.systemstack",
+    // C code runs, and what of Go's it calls.
+    "runtime.cgocall",
 ];
 
 /// Functions in assembly that make a system call, or go on in the function that does.
@@ -119,14 +170,22 @@ const UNRETURNING_PREFIXES: [&str; 4] = [
 ];
 /// It returns in the child first, which has its parent's memory (vfork(2)).
 const RETURNS_TWICE: &str = "syscall.rawVforkSyscall";
-/// What handles signals: not on a goroutine's stack, whatever is said to be the goroutine.
-const SIGNALS: &str = "runtime.sig";
+/// What handles signals, by the beginnings of names: not on a goroutine's stack, whatever is said to be the goroutine. The last two are
+/// where C code has made the handler's stack.
+const SIGNALS: [&str; 4] = [
+    "runtime.sig",
+    "runtime.(*sigctxt)",
+    "runtime.adjustSignalStack",
+    "runtime.restoreGsignalStack",
+];
 
 /// What is known of a program's functions, by where they are.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Known {
     /// For the engine.
     pub callees: Callees,
+    /// The entries of all functions of Go's, in order.
+    functions: Vec<u64>,
     /// Code that is a part of whoever calls it, in order: it copies or clears some words, notes a pointer that was written, says
     /// that a check has failed, or runs another goroutine.
     own: Vec<Range<u64>>,
@@ -142,13 +201,14 @@ impl Known {
     /// Of functions at their run-time addresses.
     pub fn of(functions: impl IntoIterator<Item = (GoFunction, Range<u64>)>) -> Known {
         let mut known = Known::default();
-        for (
-            GoFunction {
+        for (function, code) in functions {
+            let GoFunction {
                 name, is_assembly, ..
-            },
-            code,
-        ) in functions
-        {
+            } = function;
+            if function.is_c {
+                continue;
+            }
+            known.functions.push(code.start);
             let is_one_of = |names: &[&str]| names.iter().any(|it| name.starts_with(it));
             let is_system_call = is_assembly && SYSTEM_CALLS.contains(&name.as_str());
             if OPAQUE.contains(&name.as_str()) || is_system_call {
@@ -171,7 +231,7 @@ impl Known {
             if ends && !is_assembly {
                 callees.unreturning.push(code.start);
             }
-            if name.starts_with(SIGNALS) {
+            if is_one_of(&SIGNALS) {
                 continue;
             }
             if !is_assembly {
@@ -184,6 +244,7 @@ impl Known {
         }
         let callees = &mut known.callees;
         for entries in [
+            &mut known.functions,
             &mut callees.compiled,
             &mut callees.ordinary,
             &mut callees.unreturning,
@@ -193,6 +254,12 @@ impl Known {
         known.own.sort_unstable_by_key(|code| code.start);
         known.opaque.sort_unstable();
         known
+    }
+
+    /// Whether a function is certainly none of Go's: it is C code.
+    #[must_use]
+    pub fn is_c(&self, entry: u64) -> bool {
+        !self.functions.is_empty() && self.functions.binary_search(&entry).is_err()
     }
 
     /// Whether a function is not looked into.
@@ -255,6 +322,8 @@ mod tests {
             ("main.Syscall6", true),
             ("runtime.coroswitch", false),
             ("runtime.goyield", false),
+            ("x_cgo_init", false),
+            ("runtime.restoreGsignalStack", false),
         ];
         let function = |(at, (name, is_assembly)): (u64, (&str, bool))| {
             let code = 16 * at..16 * at + 16;
@@ -262,6 +331,7 @@ mod tests {
                 name: name.to_owned(),
                 code: FileAddr(code.start)..FileAddr(code.end),
                 is_assembly,
+                is_c: name == "x_cgo_init",
             };
             (function, code)
         };
@@ -271,6 +341,10 @@ mod tests {
         assert_eq!(known.callees.unreturning, [64, 160]);
         let own = [0, 79, 80, 95, 111, 127, 128].map(|addr| known.is_of_caller(addr));
         assert_eq!(own, [true, false, true, true, true, true, false]);
+        assert_eq!(
+            [16, 240, 248, 256, 272].map(|entry| known.is_c(entry)),
+            [false, false, true, true, false]
+        );
         let opaque = [48, 128, 192, 208, 224, 240].map(|entry| known.is_opaque(entry));
         assert_eq!(opaque, [false, true, true, false, true, true]);
     }

@@ -33,5 +33,5 @@ mod verify;
 
 pub use ending::{Ending, ProcessError, guarded};
 pub use limits::{Given, Interrupts, Level, Limits};
-pub use process::{Event, Process, goroutines_of, is_go_program};
+pub use process::{Event, Process, goroutines_of, is_dynamic_program, is_go_program};
 pub use startup::{Changes, Libraries, Program, end};

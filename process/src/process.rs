@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use crate::code::{CodeCache, Scanned};
 use crate::goroutines::{self, Known};
 use crate::hooks::Hooks;
-use crate::modules::{CodeRef, Modules};
+use crate::modules::{CodeRef, Module, Modules};
 use crate::plt::{Destination, behind_plt};
 use crate::startup::{Changes, Libraries, Startup};
 use crate::verify::{Compared, Touched};
@@ -144,15 +144,18 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
     /// A plan of nothing but what the engine needs for its own sake.
     #[must_use]
     pub fn hooks(&self) -> Plan {
-        let statuses = self.statuses();
+        let Some(goroutines) = self.goroutines else {
+            return self.hooks.plan();
+        };
+        // No return address is hidden where goroutines are followed: no unwinder finds one.
         Plan {
-            goroutines: self.goroutines.map(|goroutines| Goroutines {
+            goroutines: Some(Goroutines {
                 // Without it nobody looks beyond the thread's own stack.
                 current: goroutines.current * u32::from(self.reads_current),
                 ..goroutines
             }),
-            statuses: statuses.map(|scanned| Arc::clone(&scanned.code)),
-            ..self.hooks.plan()
+            statuses: self.statuses().map(|scanned| Arc::clone(&scanned.code)),
+            ..Plan::default()
         }
     }
 
@@ -208,6 +211,12 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
         self.known.is_of_caller(addr.0)
     }
 
+    /// Whether a function of a program whose goroutines are followed is C code.
+    #[must_use]
+    pub fn is_c_of_go(&self, entry: TargetAddr) -> bool {
+        self.follows_goroutines() && self.known.is_c(entry.0)
+    }
+
     /// Whether a function of a Go program is not looked into: below it other goroutines run.
     #[must_use]
     pub fn is_opaque(&self, entry: TargetAddr) -> bool {
@@ -225,7 +234,7 @@ impl<'a, E: Engine + ?Sized> Process<'a, E> {
         if self.modules.loaded().is_empty() {
             return Ok(false);
         }
-        if self.goroutines.is_none() {
+        if self.goroutines.is_none() || go_library(self.modules).is_some() {
             check_program(self.modules)?;
         } else if self.goroutines != goroutines_of(self.modules)
             || new && self.known != known_functions(self.modules)
@@ -424,10 +433,27 @@ pub fn is_go_program(modules: &Modules) -> bool {
     go_program(modules).is_some()
 }
 
+/// Whether the program of the modules that are loaded is one that a dynamic linker sets up.
+#[must_use]
+pub fn is_dynamic_program(modules: &Modules) -> bool {
+    let program = modules.loaded().first().copied();
+    let image = program.and_then(|program| modules.get(program).image.as_ref());
+    image.is_some_and(|image| image.interpreter().is_some())
+}
+
 /// What is known of the goroutines of the program of the modules that are loaded, if it may be measured by them.
 #[must_use]
 pub fn goroutines_of(modules: &Modules) -> Option<Goroutines> {
-    go_program(modules).and_then(|image| goroutines::of(image).ok())
+    let image = go_program(modules).filter(|_| go_library(modules).is_none())?;
+    goroutines::of(image).ok()
+}
+
+/// A library that has been loaded and that is Go's: a plugin, or one for programs in C.
+fn go_library(modules: &Modules) -> Option<&str> {
+    let libraries = modules.loaded().into_iter().skip(1);
+    let mut libraries = libraries.map(|id| modules.get(id));
+    let is_go = |library: &&Module| library.image.as_ref().is_some_and(Image::is_go);
+    libraries.find(is_go).map(|library| library.path.as_str())
 }
 
 /// What is known of the functions of a Go program.
@@ -447,16 +473,18 @@ pub fn known_functions(modules: &Modules) -> Known {
 
 /// Refuses programs in which no probe may be put.
 fn check_program(modules: &Modules) -> Result<(), ProcessError> {
-    let Some(image) = go_program(modules) else {
-        return Ok(());
-    };
-    let reason = match goroutines::of(image) {
-        Ok(_) => {
-            "only darc attach and darc run with --f0 FUNCTION measure such programs, by --engine jump".to_owned()
+    let reason = match (go_program(modules), go_library(modules)) {
+        (None, None) => return Ok(()),
+        (_, Some(library)) => format!(
+            "the target has loaded {library}, a library of Go's, whose run-time moves stacks and checks return addresses: it is not known yet what probes would do beside that"
+        ),
+        (Some(image), None) => {
+            let reason = goroutines::of(image).err();
+            let reason = reason.as_deref().unwrap_or("only darc attach and darc run with --f0 FUNCTION measure such programs, by --engine jump");
+            format!(
+                "the target is a Go program, whose run-time moves stacks and checks return addresses: {reason}"
+            )
         }
-        Err(reason) => reason,
     };
-    Err(ProcessError::Unsuitable(format!(
-        "the target is a Go program, whose run-time moves stacks and checks return addresses: {reason}"
-    )))
+    Err(ProcessError::Unsuitable(reason))
 }

@@ -138,6 +138,10 @@ pub fn waiting(path: &[String]) -> Option<String> {
                     .to_owned(),
             )
         }
+        "runtime.cgocall" => Some(
+            "C code ran (cgo), or what of Go's it called, and then the goroutine waited for its turn to run"
+                .to_owned(),
+        ),
         last if makes_system_call(last) => {
             Some("it is in a system call, in which it may wait".to_owned())
         }
@@ -250,6 +254,10 @@ mod tests {
                 "for a lock (sync.RWMutex)",
             ),
             (&["main.f", "runtime.gopark"], "the goroutine waited, and"),
+            (
+                &["main.f", "main._Cfunc_f", "runtime.cgocall"],
+                "C code ran (cgo)",
+            ),
             (
                 &["main.f", "runtime.morestack_noctxt.abi0"],
                 "its stack grew",

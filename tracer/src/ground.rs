@@ -14,6 +14,9 @@ const LOWEST: u64 = 64 << 10;
 const HIGHEST: u64 = (1 << 47) - 4096;
 /// How far the heap that the kernel grows (brk(2)) has room to grow.
 const HEAP_GROWTH: u64 = 1 << 30;
+/// The same in a program of Go's, whose run-time maps its memory: C libraries, which it may have, too, map theirs where there is no room
+/// (malloc(3), "Notes"), and jumps that have to be short lead to where a small program has its heap.
+const HEAP_GROWTH_BESIDE_GO: u64 = 64 << 20;
 /// How far a stack has room to grow, beside its limit.
 const STACK_GAP: u64 = 16 << 20;
 /// How far from code its probes' memory may be: less than a signed 32-bit displacement, with room for both.
@@ -35,6 +38,16 @@ impl Ground {
     /// heap begins (`start_brk`), and `most` how many mappings the kernel allows.
     #[must_use]
     pub fn new(mappings: &[Mapping], stack: u64, heap: Option<u64>, most: usize) -> Ground {
+        Ground::with_growth(mappings, stack, (heap, HEAP_GROWTH), most)
+    }
+
+    /// As [`Ground::new`], where the heap grows so far.
+    fn with_growth(
+        mappings: &[Mapping],
+        stack: u64,
+        (heap, growth): (Option<u64>, u64),
+        most: usize,
+    ) -> Ground {
         let mut ground = Ground {
             taken: BTreeMap::new(),
             code: Vec::new(),
@@ -52,13 +65,13 @@ impl Ground {
                     let growth = stack.min(HEAP_GROWTH).saturating_add(STACK_GAP);
                     range.start = range.end.saturating_sub(growth).min(range.start);
                 }
-                b"[heap]" => range.end = range.end.saturating_add(HEAP_GROWTH),
+                b"[heap]" => range.end = range.end.saturating_add(growth),
                 _ => {}
             }
             ground.take(range);
         }
         if let Some(heap) = heap {
-            ground.take(heap..heap.saturating_add(HEAP_GROWTH));
+            ground.take(heap..heap.saturating_add(growth));
         }
         ground
     }
@@ -66,22 +79,26 @@ impl Ground {
     /// The ground of a process that has these mappings.
     #[must_use]
     pub fn of(pid: i32, mappings: &[Mapping]) -> Ground {
-        let heap = Process::new(pid)
-            .ok()
-            .and_then(|process| process.stat().ok()?.start_brk);
-        Ground::around(pid, mappings, heap)
+        Ground::around(pid, mappings, HEAP_GROWTH)
     }
 
-    /// The same of a program that has no heap but what it maps: Go's run-time never calls brk(2).
+    /// The same of a program that has no heap but what it maps: Go's run-time never calls brk(2). C code that it may have (`calls_c`)
+    /// does.
     #[must_use]
-    pub fn of_goroutines(pid: i32, mappings: &[Mapping]) -> Ground {
-        Ground::around(pid, mappings, None)
+    pub fn of_goroutines(pid: i32, mappings: &[Mapping], calls_c: bool) -> Ground {
+        let growth = match calls_c {
+            true => HEAP_GROWTH_BESIDE_GO,
+            false => 0,
+        };
+        Ground::around(pid, mappings, growth)
     }
 
-    fn around(pid: i32, mappings: &[Mapping], heap: Option<u64>) -> Ground {
+    fn around(pid: i32, mappings: &[Mapping], growth: u64) -> Ground {
         /// The kernel's default (`vm.max_map_count` in the kernel's admin-guide/sysctl/vm.rst), should it not tell.
         const MOST_MAPPINGS: usize = 65_530;
         let process = Process::new(pid).ok();
+        let heap = process.as_ref().filter(|_| growth > 0);
+        let heap = heap.and_then(|it| it.stat().ok()?.start_brk);
         let limits = process.and_then(|process| process.limits().ok());
         let stack = limits.map(|limits| limits.max_stack_size.soft_limit);
         let stack = match stack {
@@ -90,7 +107,7 @@ impl Ground {
         };
         let most = procfs::sys::vm::max_map_count();
         let most = most.map_or(MOST_MAPPINGS, |most| most as usize);
-        Ground::new(mappings, stack, heap, most)
+        Ground::with_growth(mappings, stack, (heap, growth), most)
     }
 
     /// The same, where there may be `most` mappings of ours.
@@ -194,5 +211,18 @@ mod tests {
             let at = ground(maps, heap).gap_near(END - 0x1000, 1 << 20).unwrap();
             assert!(!(0x40_0000..=END + HEAP_GROWTH).contains(&at), "{at:#x}");
         }
+    }
+
+    #[test]
+    fn little_is_left_to_the_heap_of_c_code_beside_gos() {
+        let maps =
+            "400000-500000 r-xp 0 00:00 0 /bin/program\n500000-521000 rw-p 0 00:00 0 [heap]\n";
+        let mappings = maps::parse(maps.as_bytes());
+        let heap = (Some(0x50_0000), HEAP_GROWTH_BESIDE_GO);
+        let ground = Ground::with_growth(&mappings, 8 << 20, heap, 1000);
+        // Below the program is no room for so much.
+        let at = ground.gap_near(0x4f_0000, 8 << 20).unwrap();
+        let end = 0x52_1000 + HEAP_GROWTH_BESIDE_GO;
+        assert!((end..end + (1 << 20)).contains(&at), "{at:#x}");
     }
 }

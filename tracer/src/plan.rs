@@ -140,6 +140,11 @@ pub struct Goroutines {
     pub number: u32,
     /// Where in a thread's descriptor (`runtime.m`) that of the goroutine is that it runs, in bytes.
     pub current: u32,
+    /// Where a thread keeps the address of its goroutine's descriptor, in bytes from its thread pointer on.
+    pub kept: i32,
+    /// Whether threads run C code, too: of those that do nothing may be expected, and the stacks that they had before they came to
+    /// Go's code are not goroutines'.
+    pub calls_c: bool,
 }
 
 impl Goroutines {

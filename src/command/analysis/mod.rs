@@ -15,7 +15,8 @@ use darc_analysis::Params;
 use darc_process::clock::Moment;
 use darc_process::modules::{CodeRef, Modules};
 use darc_process::{
-    Ending, Given, Level, Libraries, Limits, Process, ProcessError, goroutines_of, is_go_program,
+    Ending, Given, Level, Libraries, Limits, Process, ProcessError, goroutines_of,
+    is_dynamic_program, is_go_program,
 };
 use darc_report::model::{self, Report, Target};
 use darc_report::quoted;
@@ -426,6 +427,7 @@ impl Conduct {
         self.fetch_names(pid);
         let earlier = self.unfinished_survey();
         let is_go = self.modules.refresh(pid).is_ok() && is_go_program(&self.modules);
+        let is_dynamic = is_dynamic_program(&self.modules);
         let follows = is_go && goroutines_of(&self.modules).is_some();
         let libraries = match (self.engine.model(), follows) {
             // Such a program has all of its code from the beginning.
@@ -436,7 +438,7 @@ impl Conduct {
             .inspect_err(|_| darc_process::end(pid))?;
         let outcome = match self.engine.launched(
             thread,
-            is_go,
+            is_go && !is_dynamic,
             &self.interrupts,
             self.investigation.threads.as_ref(),
         ) {

@@ -97,6 +97,10 @@ impl Session<'_> {
             return self.explain_missing(f0);
         };
         self.check_builds()?;
+        if self.process.is_c_of_go(addr) {
+            let reason = "f0 cannot be measured: it is C code, and in Go programs functions of Go's are measured; take one that calls it";
+            return Err(ProcessError::Unsuitable(reason.to_owned()));
+        }
         let scanned = self.process.scan(addr).map_err(|reason| {
             ProcessError::Unsuitable(format!("f0 cannot be instrumented: {reason}"))
         })?;

@@ -212,6 +212,8 @@ mod tests {
         let found = calibrate(Some(Goroutines {
             number: 152,
             current: 192,
+            kept: -8,
+            calls_c: false,
         }))
         .unwrap();
         assert!(found.costs.inside > 0, "{found:?}");

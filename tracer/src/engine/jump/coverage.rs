@@ -85,8 +85,9 @@ impl Coverage {
     /// Judges the call sites of a function. `memory` has its code, jump tables, and what is behind it.
     pub fn judge(&mut self, code: &Arc<FunctionCode>, memory: &dyn Memory) -> Judged {
         let landings = match self.around.goroutines {
-            Some(_) => Landings::OfGoroutines {
+            Some(known) => Landings::OfGoroutines {
                 is_compiled: self.callees.compiled.binary_search(&code.entry()).is_ok(),
+                kept: known.kept,
             },
             // A call is measured with and without a landing.
             None => Landings::Left,
@@ -266,6 +267,8 @@ mod tests {
         let known = Goroutines {
             number: 152,
             current: 192,
+            kept: -8,
+            calls_c: false,
         };
         let of_goroutines = |ground| Coverage::of_goroutines(ground, known, Arc::clone(&callees));
         let reasons = |judged: Judged| {

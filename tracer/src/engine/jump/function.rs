@@ -140,6 +140,8 @@ pub enum Landings {
     OfGoroutines {
         /// Whether the compiler is known to have made the function.
         is_compiled: bool,
+        /// Where a thread keeps its goroutine ([`crate::plan::Goroutines::kept`]).
+        kept: i32,
     },
 }
 
@@ -174,12 +176,12 @@ impl Function {
     ) -> Function {
         let mut view = View::new(Arc::clone(&code), memory);
         let mut spots = Ok(Spots::default());
-        if let Landings::OfGoroutines { is_compiled } = landings {
+        if let Landings::OfGoroutines { is_compiled, kept } = landings {
             view.replace_alone();
             let code = view.instructions();
-            spots = match (goroutines::strange(code, is_compiled), part) {
+            spots = match (goroutines::strange(code, is_compiled, kept), part) {
                 (Some(reason), _) => Err(reason),
-                (None, Part::F0) => goroutines::spots(code, |addr| view.is_target(addr)),
+                (None, Part::F0) => goroutines::spots(code, kept, |addr| view.is_target(addr)),
                 (None, Part::Entered) => goroutines::beginning(code, |addr| view.is_target(addr)),
                 (None, Part::Callee) => Ok(Spots::default()),
             };
@@ -419,11 +421,14 @@ impl Function {
     /// stack check's own.
     #[must_use]
     pub fn is_plain_call(&self, call: &CallSite) -> bool {
+        let Landings::OfGoroutines { kept, .. } = self.noticed else {
+            return false;
+        };
         let code = self.view.instructions();
         let at = self.view.position(call.addr);
         at.is_some_and(|at| {
             goroutines::growth(code) == Some(at)
-                || goroutines::follows_older_convention(code, at + 1)
+                || goroutines::follows_older_convention(code, at + 1, kept)
         })
     }
 

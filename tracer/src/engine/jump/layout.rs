@@ -9,7 +9,7 @@
 //! in every call therefore begins at different offsets in its pages, also where that looks untidy.
 
 /// Recognises the control mapping of an earlier tracer; the last byte is the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x0b");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"darcjmp\x0c");
 
 // The control mapping, offsets in bytes.
 
@@ -247,8 +247,11 @@ pub mod block {
     pub const UNTOLD_READY: u64 = 0xf8;
     /// The return addresses on the stack of who let it go on, the innermost first; zero behind the last.
     pub const WAKER: u64 = 0x100;
+    /// Room on that stack, for the frame of a signal, too: C code may have handlers for which no other stack was made. The largest state
+    /// of a processor takes 11 KiB (Intel SDM volume 1, section 13.5).
+    pub const STACK_BYTES: u64 = 16 << 10;
     /// Where that stack begins.
-    pub const PRIVATE_STACK: u64 = 0xf00;
+    pub const PRIVATE_STACK: u64 = SIZE;
 
     /// Offsets of the touched accumulators, in order (32 bits each).
     pub const TOUCH: u64 = 0x1100;
@@ -259,7 +262,8 @@ pub mod block {
     /// The accumulators.
     pub const NODES: u64 = 0xb800;
     /// Bytes.
-    pub const SIZE: u64 = (NODES + super::FNODES * super::node::SIZE).next_multiple_of(0x1000);
+    pub const SIZE: u64 =
+        (NODES + super::FNODES * super::node::SIZE + STACK_BYTES).next_multiple_of(0x1000);
 }
 
 /// What an fnode did in the op in progress.

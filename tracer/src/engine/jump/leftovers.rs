@@ -193,6 +193,8 @@ fn goroutines(memory: &Memory, control: u64) -> Option<Goroutines> {
         number,
         // Of nobody who is followed any more.
         current: 0,
+        kept: 0,
+        calls_c: true,
     })
 }
 

@@ -345,7 +345,7 @@ impl Jump {
     /// Where memory may be mapped, with these mappings.
     fn ground(&self, mappings: &[Mapping]) -> Ground {
         match self.room.goroutines {
-            Some(_) => Ground::of_goroutines(self.pid, mappings),
+            Some(known) => Ground::of_goroutines(self.pid, mappings, known.calls_c),
             None => Ground::of(self.pid, mappings),
         }
     }

@@ -141,15 +141,18 @@ impl Installed {
     }
 
     /// Whether a thread of goroutines is in a signal handler that will return to the stubs, or in one that has interrupted
-    /// such a one. All handlers of such programs have stacks of their own, one beside the other and beside those of goroutines:
-    /// what is found beyond the thread's is of others, or of handlers that have returned long since.
+    /// such a one. Handlers of such programs have stacks of their own, one beside the other and beside those of goroutines:
+    /// what is found beyond the thread's is of others, or of handlers that have returned long since. One of C code that has none is on the
+    /// stub's stack.
     fn is_awaited_by_handler(&self, memory: &Memory, sp: u64) -> bool {
         /// More are not one in the other.
         const MOST_HANDLERS: usize = 64;
         let innermost = handler_on_alternate_stack(memory, sp);
         let outer = |inner: &Handler| handler_on_alternate_stack(memory, inner.returns_with);
         let mut handlers = std::iter::successors(innermost, outer).take(MOST_HANDLERS);
-        handlers.any(|handler| self.is_code(handler.returns_to))
+        let stubs = self.around.rings..self.around.rings + self.data_bytes();
+        stubs.contains(&sp)
+            || handlers.any(|it| self.is_code(it.returns_to) || stubs.contains(&it.returns_with))
     }
 
     /// Whether one of these stopped threads is in the stubs, or will return there. `ends` are the addresses from which threads
@@ -314,11 +317,21 @@ pub mod tests {
         let known = Some(Goroutines {
             number: 152,
             current: 192,
+            kept: -8,
+            calls_c: true,
         });
         let is_visited = |goroutines, sp| {
             let at = Resumption { pc: 16, sp };
             installed(pid, CODE, goroutines).is_visited(&memory, at, &mappings)
         };
+        // One that has no stack of its own has interrupted a stub, which has one.
+        let mut data = installed(pid, CODE, known);
+        (data.blocks, data.around.rings) = (1, stack - 2048);
+        let at = Resumption {
+            pc: 16,
+            sp: stack - 1024,
+        };
+        assert!(data.is_visited(&memory, at, &mappings));
         assert!(is_visited(None, stack - 4096));
         assert!(!is_visited(known, stack - 4096));
         assert!(is_visited(known, stack + 1024));

@@ -233,8 +233,9 @@ impl Space {
             false => Landings::Left,
         };
         let landings = match self.installed.around.goroutines {
-            Some(_) => Landings::OfGoroutines {
+            Some(known) => Landings::OfGoroutines {
                 is_compiled: self.callees.compiled.binary_search(&entry).is_ok(),
+                kept: known.kept,
             },
             None => landings,
         };

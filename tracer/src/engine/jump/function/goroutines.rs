@@ -99,16 +99,13 @@ fn is_near(i: &Instruction) -> bool {
 }
 
 /// Why a function's calls must be left alone, if they must. Of one that is not known to be compiled (`is_compiled`) it is seen
-/// by its stack check.
+/// by its stack check. Threads keep their goroutine at `kept`.
 #[must_use]
-pub fn strange(code: &[Instruction], is_compiled: bool) -> Option<&'static str> {
+pub fn strange(code: &[Instruction], is_compiled: bool, kept: i32) -> Option<&'static str> {
     if !is_compiled && stack_check(code).is_none() {
         return Some("it is written in assembly");
     }
     let writes = |i: &Instruction| {
-        if is_reload(i) {
-            return false;
-        }
         let changed = i.op_count() > 0
             && i.op0_kind() == OpKind::Register
             && i.op0_register().full_register() == Register::R14
@@ -120,26 +117,47 @@ pub fn strange(code: &[Instruction], is_compiled: bool) -> Option<&'static str> 
             || i.segment_prefix() == Register::FS
             || i.mnemonic() == Mnemonic::Xchg && uses_r14(i)
     };
-    let all_known = code.iter().all(|i| !i.is_invalid());
-    match all_known && !code.iter().any(writes) {
+    let mut rest = code;
+    let mut is_strange = false;
+    while let [first, behind @ ..] = rest {
+        rest = match reload(rest, kept) {
+            Some(reload) => &rest[reload..],
+            None => {
+                is_strange |= first.is_invalid() || writes(first);
+                behind
+            }
+        };
+    }
+    match !is_strange {
         true => None,
         false => Some("it changes where its goroutine is found"),
     }
 }
 
-/// Whether an instruction reads the address of the goroutine's descriptor from where the run-time keeps it for the thread: as
-/// behind a call by the older convention, which does not keep r14.
-fn is_reload(i: &Instruction) -> bool {
-    const KEPT: u64 = -8_i64 as u64;
-    i.code() == Code::Mov_r64_rm64
-        && i.op0_register() == Register::R14
-        && i.segment_prefix() == Register::FS
-        && i.memory_base() == Register::None
-        && i.memory_index() == Register::None
-        && i.memory_displacement64() == KEPT
+/// How many instructions, if any, code begins with that read the address of the goroutine's descriptor from where the run-time keeps
+/// it for the thread: as behind a call by the older convention, which does not keep r14. Where the program may lie anywhere they are two.
+fn reload(code: &[Instruction], kept: i32) -> Option<usize> {
+    let kept = i64::from(kept) as u64;
+    let is_r14 = |i: &Instruction| i.op_count() > 0 && i.op0_register() == Register::R14;
+    let reads = |i: &Instruction, base, displacement| {
+        i.code() == Code::Mov_r64_rm64
+            && is_r14(i)
+            && i.segment_prefix() == Register::FS
+            && i.memory_base() == base
+            && i.memory_index() == Register::None
+            && i.memory_displacement64() == displacement
+    };
+    let says = |i: &Instruction| {
+        i.code() == Code::Mov_rm64_imm32 && is_r14(i) && i.immediate32to64() as u64 == kept
+    };
+    match code {
+        [read, ..] if reads(read, Register::None, kept) => Some(1),
+        [at, read, ..] if says(at) && reads(read, Register::R14, 0) => Some(2),
+        _ => None,
+    }
 }
 
-/// Whether an instruction is the one that is behind each call by the older convention, before [`is_reload`]: zero for x15.
+/// Whether an instruction is the one that is behind each call by the older convention, before [`reload`]: zero for x15.
 #[must_use]
 pub fn is_reset(i: &Instruction) -> bool {
     i.code() == Code::Xorps_xmm_xmmm128
@@ -150,8 +168,9 @@ pub fn is_reset(i: &Instruction) -> bool {
 
 /// The position behind a call at which a function goes on as behind one by the older convention.
 #[must_use]
-pub fn follows_older_convention(code: &[Instruction], next: usize) -> bool {
-    matches!(code.get(next..next + 2), Some([reset, reload]) if is_reset(reset) && is_reload(reload))
+pub fn follows_older_convention(code: &[Instruction], next: usize, kept: i32) -> bool {
+    let behind = code.get(next..).unwrap_or_default();
+    matches!(behind, [reset, rest @ ..] if is_reset(reset) && reload(rest, kept).is_some())
 }
 
 /// The position of the call by which the stack check has the stack grow, or lets another goroutine run.
@@ -257,8 +276,13 @@ fn rises(i: &Instruction) -> Option<i32> {
 ///
 /// # Errors
 /// Why that cannot be noticed.
-pub fn spots(code: &[Instruction], is_target: impl Fn(u64) -> bool) -> Result<Spots, &'static str> {
-    if stack_check(code).is_none() && code.iter().any(is_reload) {
+pub fn spots(
+    code: &[Instruction],
+    kept: i32,
+    is_target: impl Fn(u64) -> bool,
+) -> Result<Spots, &'static str> {
+    let reloads = || (0..code.len()).any(|at| reload(&code[at..], kept).is_some());
+    if stack_check(code).is_none() && reloads() {
         return Err("who calls it need not say which goroutine it is of");
     }
     let (beginning, frame) = begins(code, &is_target)?;
@@ -372,6 +396,8 @@ mod tests {
             .collect()
     }
 
+    const KEPT: i32 = -8;
+
     /// cmp 0x10(%r14),%rsp; jbe
     const CHECK: [u8; 6] = [0x49, 0x3b, 0x66, 0x10, 0x76, 0x20];
 
@@ -384,7 +410,7 @@ mod tests {
             &[0x48, 0x8d, 0x6c, 0x24, 0x20],
             &[0x48, 0x8b, 0x6c, 0x24, 0x20, 0x48, 0x83, 0xc4, 0x28, 0xc3],
         ];
-        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        let spots = spots(&code(&bytes.concat()), KEPT, |_| false).unwrap();
         assert!(matches!(
             spots.beginning,
             Some(Spot {
@@ -403,7 +429,7 @@ mod tests {
             &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x20, 0x31, 0xc0],
             &[0x48, 0x83, 0xc4, 0x20, 0x5d, 0xc3],
         ];
-        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        let spots = spots(&code(&bytes.concat()), KEPT, |_| false).unwrap();
         assert_eq!(spots.beginning, Some(Spot { at: 4, depth: 8 }));
         assert_eq!(spots.ends, [Spot { at: 6, depth: 0x28 }]);
     }
@@ -419,7 +445,7 @@ mod tests {
         ];
         let code = code(&bytes.concat());
         assert_eq!(stack_check(&code), Some(5));
-        let spots = spots(&code, |_| false).unwrap();
+        let spots = spots(&code, KEPT, |_| false).unwrap();
         assert_eq!(spots.beginning, Some(Spot { at: 6, depth: 8 }));
     }
 
@@ -431,7 +457,7 @@ mod tests {
         let undone = [0x48, 0x81, 0xc4, 0xff, 0xff, 0xff, 0x7f];
         for made in [lowest, largest] {
             let bytes = [&CHECK[..], &made, &made, &undone, &undone, &[0xc3]];
-            let _ = spots(&code(&bytes.concat()), |_| false);
+            let _ = spots(&code(&bytes.concat()), KEPT, |_| false);
         }
     }
 
@@ -444,7 +470,7 @@ mod tests {
             &[0x31, 0xc0, 0x48, 0x8b, 0x6c, 0x24, 0x78],
             &[0x48, 0x83, 0xec, 0x80, 0xc3],
         ];
-        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        let spots = spots(&code(&bytes.concat()), KEPT, |_| false).unwrap();
         let expected = Spot { at: 3, depth: 128 };
         assert_eq!(spots.beginning, Some(expected));
         assert_eq!(spots.ends, [Spot { at: 5, depth: 128 }]);
@@ -458,7 +484,7 @@ mod tests {
             &[0x55, 0x48, 0x83, 0xec, 0x20, 0x31, 0xc0],
             &[0x48, 0x83, 0xc4, 0x20, 0x5d, 0x90, 0xc3],
         ];
-        let spots = spots(&code(&bytes.concat()), |_| false).unwrap();
+        let spots = spots(&code(&bytes.concat()), KEPT, |_| false).unwrap();
         assert_eq!(spots.ends, [Spot { at: 5, depth: 0x28 }]);
     }
 
@@ -466,13 +492,13 @@ mod tests {
     fn what_is_no_such_function_is_refused() {
         // push %rbp; ret
         let bytes = code(&[0x55, 0xc3]);
-        assert!(strange(&bytes, false).is_some() && strange(&bytes, true).is_none());
-        assert!(spots(&bytes, |_| false).is_err());
+        assert!(strange(&bytes, false, KEPT).is_some() && strange(&bytes, true, KEPT).is_none());
+        assert!(spots(&bytes, KEPT, |_| false).is_err());
         // The check; mov %fs:-16,%r14; ret
         let abi = [0x64, 0x4c, 0x8b, 0x34, 0x25, 0xf0, 0xff, 0xff, 0xff, 0xc3];
-        assert!(strange(&code(&[&CHECK[..], &abi].concat()), true).is_some());
+        assert!(strange(&code(&[&CHECK[..], &abi].concat()), true, KEPT).is_some());
         // The check; ret: no frame
-        assert!(spots(&code(&[&CHECK[..], &[0xc3]].concat()), |_| false).is_err());
+        assert!(spots(&code(&[&CHECK[..], &[0xc3]].concat()), KEPT, |_| false).is_err());
     }
 
     #[test]
@@ -493,9 +519,31 @@ mod tests {
             &[0x64, 0x4c, 0x8b, 0x34, 0x25, 0xf8, 0xff, 0xff, 0xff, 0xc3],
         ];
         let older = code(&older.concat());
-        assert!(follows_older_convention(&older, 3) && !follows_older_convention(&older, 4));
-        assert_eq!(strange(&older, false), None);
+        assert!(
+            follows_older_convention(&older, 3, KEPT) && !follows_older_convention(&older, 4, KEPT)
+        );
+        assert_eq!(strange(&older, false, KEPT), None);
         assert_eq!(growth(&older), None);
+    }
+
+    #[test]
+    fn where_the_goroutine_is_kept_is_read_as_the_program_does() {
+        // The check; call; xorps %xmm15,%xmm15; mov $-24,%r14; mov %fs:(%r14),%r14; ret
+        let older = [
+            &CHECK[..],
+            &[0xe8, 0, 1, 0, 0, 0x45, 0x0f, 0x57, 0xff],
+            &[0x49, 0xc7, 0xc6, 0xe8, 0xff, 0xff, 0xff],
+            &[0x64, 0x4d, 0x8b, 0x36, 0xc3],
+        ];
+        let older = code(&older.concat());
+        assert!(follows_older_convention(&older, 3, -24));
+        assert_eq!(strange(&older, true, -24), None);
+        // Of another thread-local variable.
+        assert!(!follows_older_convention(&older, 3, KEPT));
+        assert!(strange(&older, true, KEPT).is_some());
+        // The first of the two alone.
+        let half = [&older[..5], &older[6..]].concat();
+        assert!(strange(&half, true, -24).is_some());
     }
 
     #[test]

@@ -140,7 +140,10 @@ mod tests {
     fn behind_what_never_returns_in_go_all_registers_are_left_alone() {
         // call; mov %r12, %rax; ret
         let bytes = b"\xe8\xfb\x0f\x00\x00\x4c\x89\xe0\xc3";
-        let landings = Landings::OfGoroutines { is_compiled: true };
+        let landings = Landings::OfGoroutines {
+            is_compiled: true,
+            kept: -8,
+        };
         let mut function = function(bytes, Part::Callee, landings);
         let call = function.sites().sites[0];
         assert_eq!(

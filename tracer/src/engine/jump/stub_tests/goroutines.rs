@@ -12,6 +12,8 @@ const CURRENT: u32 = 192;
 const GOROUTINES: Goroutines = Goroutines {
     number: NUMBER,
     current: CURRENT,
+    kept: -8,
+    calls_c: true,
 };
 /// What f0 takes of the stack.
 const FRAME: i32 = 0x128;
@@ -278,6 +280,25 @@ fn ops_of_goroutines_are_told_apart() {
     assert_eq!(word32(arena.control + HEADER + header::NEXT_BLOCK), 2);
     let of_other = arena.rings + ring::SIZE;
     assert!(word(of_other + ring::HEAD) > 0);
+}
+
+/// Threads that C code has made have no descriptor before they come to Go's code; and their own stacks, and those of signal handlers, have
+/// one without a number.
+#[test]
+fn what_is_on_no_goroutines_stack_passes_unmeasured() {
+    let (mut arena, calls) = arena();
+    let of_thread = Goroutine::new(0);
+    let run = trampoline(&mut arena, calls.near);
+    for descriptor in [0, of_thread.0.as_ptr() as u64] {
+        let mut state = State::arbitrary(FLAGS[0]);
+        state.registers[0] = 3;
+        state.registers[DESCRIPTOR] = descriptor;
+        run(&mut state);
+        assert_eq!(state.registers[0], 8, "{descriptor:#x}");
+        assert_eq!(state.registers[DESCRIPTOR], descriptor);
+    }
+    assert_eq!(arena.ops().len(), 0);
+    assert_eq!(word32(arena.control + HEADER + header::NEXT_BLOCK), 0);
 }
 
 /// A function that can be run with registers of one's choice.

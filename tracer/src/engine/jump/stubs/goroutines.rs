@@ -47,7 +47,8 @@ fn find_of(
 /// r12 becomes the address of the entry that leads to the goroutine's block.
 ///
 /// One of another goroutine may come or go meanwhile: entries are taken back by a key that is no descriptor, so that none
-/// that is behind it gets lost.
+/// that is behind it gets lost. No descriptor (zero) is found nowhere: threads that C code has made have none before they are the
+/// run-time's, and once they are not any more.
 fn find_entry(
     a: &mut CodeAssembler,
     (descriptor, half): (AsmRegister64, AsmRegister32),
@@ -62,10 +63,10 @@ fn find_entry(
     a.add(r12, r13)?;
     a.mov(r13d, PROBES)?;
     a.set_label(&mut again)?;
-    a.cmp(qword_ptr(r12), descriptor)?;
-    a.je(found)?;
     a.cmp(qword_ptr(r12), 0)?;
     a.je(unknown)?;
+    a.cmp(qword_ptr(r12), descriptor)?;
+    a.je(found)?;
     a.add(r12, 16)?;
     a.dec(r13d)?;
     a.jne(again)?;
@@ -175,8 +176,17 @@ pub fn f0(
 fn adopt(b: &mut Builder<'_>, known: CodeLabel, pass: CodeLabel, out: CodeLabel) -> Emitted<()> {
     let (control, rings) = (b.around.control, b.around.rings);
     let adopt = b.runtime.adopt;
+    let goroutines = b.around.goroutines;
     let [mut full, mut again, mut next, mut taken] = std::array::from_fn(|_| b.label());
     let a = &mut b.a;
+    if let Some(Goroutines { number, .. }) = goroutines.filter(|it| it.calls_c) {
+        // A thread without a descriptor, and one on its own stack or that of its signal handlers, whose goroutines have no number: where
+        // that of a thread ends that C code has made changes from call to call.
+        a.test(r14, r14)?;
+        a.je(out)?;
+        a.cmp(qword_ptr(r14 + number), 0)?;
+        a.je(out)?;
+    }
     // A forked child registers nobody: the ring is not its own.
     a.mov(r12, control + LIVE)?;
     a.cmp(dword_ptr(r12), 0)?;
@@ -597,8 +607,8 @@ pub fn call(
 /// (`is_reset`) the program reads it anew in a moment, and the stub does so before.
 pub fn land(b: &mut Builder<'_>, landing: &Landing, is_reset: bool) -> Emitted<()> {
     let [mut pass, later, mut found, mut out] = std::array::from_fn(|_| b.label());
-    if is_reset {
-        b.a.mov(r14, qword_ptr(-8).fs())?;
+    if let Some(Goroutines { kept, .. }) = b.around.goroutines.filter(|_| is_reset) {
+        b.a.mov(r14, qword_ptr(kept).fs())?;
     }
     find(&mut b.a, b.around.control, out)?;
     begin(&mut b.a)?;
