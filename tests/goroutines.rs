@@ -2,6 +2,7 @@
 //! profiling. Left out, loudly, where there is no Go tool chain; `DARC_TEST_GO` names one.
 
 mod campaign;
+mod with_c;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -201,25 +202,28 @@ fn goroutines_of_a_program_that_is_started_are_measured() {
         return;
     };
     measured(|| {
-        let mut command = darc(&["run", "--f0", "main.receive", "-o", "/dev/null", "-d", "8s"]);
-        command.arg("--").arg(&program);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("darc");
-        let mut input = child.stdin.take();
-        let mut report = Vec::new();
-        for line in BufReader::new(child.stderr.take().expect("piped")).lines() {
-            let line = line.expect("text");
-            if line.starts_with("Latency of") {
-                drop(input.take());
-            }
-            report.extend(line.split_whitespace().map(str::to_owned));
-        }
-        end(child);
-        names(
-            &report.join(" "),
-            &["chanrecv", "to receive from a channel"],
-        )
+        let report = run(&program, "main.receive", &[], &[]);
+        names(&report, &["chanrecv", "to receive from a channel"])
     });
+}
+
+/// The words of the report of a program that darc starts, and that ends when the report is there.
+fn run(program: &Path, f0: &str, more: &[&str], arguments: &[&str]) -> String {
+    let mut command = darc(&["run", "--f0", f0, "-o", "/dev/null", "-d", "8s"]);
+    command.args(more).arg("--").arg(program).args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("darc");
+    let mut input = child.stdin.take();
+    let mut report = Vec::new();
+    for line in BufReader::new(child.stderr.take().expect("piped")).lines() {
+        let line = line.expect("text");
+        if line.starts_with("Latency of") {
+            drop(input.take());
+        }
+        report.extend(line.split_whitespace().map(str::to_owned));
+    }
+    end(child);
+    report.join(" ")
 }
 
 /// Whether the causes of a report have all of these words. One that has decided everything without them is wrong.
@@ -592,142 +596,6 @@ fn goroutines_survive_a_darc_that_is_killed() {
     }
     attach(&target, &["-d", "300ms"]);
     end(target);
-}
-
-/// How programs with C code are linked: by Go's linker, by another one, to lie anywhere, without symbols.
-const LINKED: [&[&str]; 3] = [
-    &[],
-    &["-ldflags=-linkmode=external"],
-    &["-buildmode=pie", "-ldflags=-linkmode=external -s -w"],
-];
-
-/// A program of goroutines that call C code and are called by it.
-fn program_with_c(folder: &Path, options: &[&str]) -> Option<PathBuf> {
-    let source = include_str!("programs/cgo.go");
-    built_with("1", folder, "cgo", &[("main.go", source)], options)
-}
-
-#[test]
-fn what_c_code_takes_is_that_of_the_call_which_leads_there() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for (what, options) in ["sleep", "compute", "sleep"].iter().zip(LINKED) {
-        let Some(program) = program_with_c(folder.path(), options) else {
-            return;
-        };
-        measured(|| {
-            let target = start_with(&program, &[what]);
-            let report = answers(&target, "main.handle", "8s");
-            end(target);
-            let path = match *what {
-                "sleep" => "← main.sleep ← main.handle",
-                _ => "← main.compute ← main.handle",
-            };
-            names(&report, &["runtime.cgocall ←", path, "C code ran (cgo)"])
-        });
-    }
-}
-
-/// Threads that C code has made call Go's, too, and callbacks panic; names are looked up by the C library, and programs started.
-#[test]
-fn goroutines_that_run_c_code_survive_that_probes_come_and_go() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for options in LINKED {
-        let Some(program) = program_with_c(folder.path(), options) else {
-            return;
-        };
-        let target = start(&program);
-        let mut seen = 0;
-        for f0 in ["main.handle", "main.serve"].repeat(ROUNDS / 4) {
-            let finished = attached(&target, f0, &["-d", "100ms"]);
-            assert!(matches!(finished.code(), 0 | 7), "{finished:#?}");
-            seen += usize::from(finished.code() == 0);
-            // Anywhere in it.
-            let pid = target.id().to_string();
-            let mut command = darc(&["attach", "--f0", f0, "-o", "/dev/null", "-p", &pid]);
-            command.stdin(Stdio::null());
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-            let mut killed = command.spawn().expect("darc");
-            std::thread::sleep(std::time::Duration::from_millis(150 + 20 * seen as u64));
-            killed.kill().expect("ours");
-            killed.wait().expect("ours");
-        }
-        attach(&target, &["-d", "300ms"]);
-        assert_ne!(seen, 0, "no call was seen");
-        end(target);
-    }
-}
-
-/// The dynamic linker sets it up.
-#[test]
-fn a_program_with_c_code_that_is_started_is_measured() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let Some(program) = program_with_c(folder.path(), LINKED[2]) else {
-        return;
-    };
-    measured(|| {
-        let mut command = darc(&["run", "--f0", "main.handle", "-o", "/dev/null", "-d", "8s"]);
-        command
-            .args(["--end-with-answers", "--"])
-            .arg(&program)
-            .arg("sleep");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("darc");
-        let mut input = child.stdin.take();
-        let mut report = Vec::new();
-        for line in BufReader::new(child.stderr.take().expect("piped")).lines() {
-            let line = line.expect("text");
-            if line.starts_with("Latency of") {
-                drop(input.take());
-            }
-            report.extend(line.split_whitespace().map(str::to_owned));
-        }
-        end(child);
-        let path = "runtime.cgocall ← main._Cfunc_pause_for";
-        names(&report.join(" "), &[path])
-    });
-}
-
-/// C code, and Go's in programs in C.
-#[test]
-fn c_code_and_gos_code_below_it_are_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let Some(program) = program_with_c(folder.path(), &[]) else {
-        return;
-    };
-    let target = start(&program);
-    for f0 in ["x_cgo_thread_start", "libc.so.6:malloc"] {
-        let finished = attached(&target, f0, &["-d", "1s"]);
-        let line = finished.failure(3);
-        assert!(line.contains("it is C code"), "{f0}: {line}");
-    }
-    end(target);
-    let source = [("main.go", include_str!("programs/library.go"))];
-    for (mode, reason) in [
-        ("c-archive", "a library of Go's for programs in C"),
-        ("c-shared", "a library of Go's"),
-    ] {
-        let mode = format!("-buildmode={mode}");
-        let Some(library) = built_with("1", folder.path(), "library.so", &source, &[&mode]) else {
-            return;
-        };
-        let host = folder.path().join("host");
-        let mut command = Command::new("cc");
-        command.args(["-O1", "-o"]).arg(&host);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/library.c"));
-        command
-            .arg(&library)
-            .args(["-lpthread", "-Wl,-rpath"])
-            .arg(folder.path());
-        let made = execute(&mut command);
-        assert!(made.status.success(), "{made:#?}");
-        let target = start(&host);
-        for f0 in ["main.work", "call"] {
-            let finished = attached(&target, f0, &["-d", "1s"]);
-            let line = finished.failure(3);
-            assert!(line.contains(reason), "{mode} {f0}: {line}");
-        }
-        end(target);
-    }
 }
 
 /// What is not known to be safe is refused by name.

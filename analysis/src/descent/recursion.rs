@@ -276,8 +276,7 @@ mod tests {
     }
 
     /// Two functions that call each other; every other level branches, and none takes much itself.
-    #[test]
-    fn a_recursion_that_is_too_deep_to_be_followed_is_one_cause() {
+    fn deep() -> Session {
         let program = Program::default()
             .function(0, "f0", &[(1, call(1))], |run| {
                 run.level = 0;
@@ -302,7 +301,12 @@ mod tests {
             max_depth: 40,
             ..Params::default()
         };
-        let mut session = Session::new(program, params);
+        Session::new(program, params)
+    }
+
+    #[test]
+    fn a_recursion_that_is_too_deep_to_be_followed_is_one_cause() {
+        let mut session = deep();
         session.deepest = 16;
         session.run(30_000);
         let causes = session.analysis.root_causes(1);
@@ -318,31 +322,7 @@ mod tests {
     /// The same when the time is over before all of its depths were gone through.
     #[test]
     fn a_recursion_that_is_still_gone_through_is_one_cause() {
-        let program = Program::default()
-            .function(0, "f0", &[(1, call(1))], |run| {
-                run.level = 0;
-                run.call(1, 1);
-            })
-            .function(1, "match", &[(2, call(2))], |run| {
-                run.work(20);
-                run.call(2, 2);
-            })
-            .function(2, "again", &[(3, call(1)), (4, call(1))], |run| {
-                run.work(20);
-                run.level += 1;
-                if run.level < 14 {
-                    run.call(3, 1);
-                    if run.level % 2 == 0 {
-                        run.call(4, 1);
-                    }
-                }
-                run.level -= 1;
-            });
-        let params = Params {
-            max_depth: 40,
-            ..Params::default()
-        };
-        let mut session = Session::new(program, params);
+        let mut session = deep();
         session.run(100);
         let goes_on = |session: &Session| {
             let found = session.analysis.root_causes(1).into_iter();

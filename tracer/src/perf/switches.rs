@@ -7,8 +7,12 @@
 //! All that costs the machine something each time, of which an account is kept ([`Switches::take_price`]).
 //! Source: perf_event_open(2), `context_switch` and PERF_RECORD_SWITCH_CPU_WIDE.
 
+mod asked;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
+
+use asked::{HandlerEnds, Yields};
 
 use super::attributes::Attributes;
 use super::clock::{self, Clock};
@@ -23,7 +27,7 @@ use super::refusal::Refusal;
 use super::services::Services;
 use super::tracepoints::{Context, Event, NoTracepoints, Service, Tracepoints};
 use super::wakings::Wakings;
-use crate::{threads, tracefs};
+use crate::tracefs;
 use darc_record::{Ticks, Tsc};
 
 /// How much is seen.
@@ -88,41 +92,6 @@ pub struct Switches {
     rests: bool,
 }
 
-/// Whether is asked who lets others run.
-#[derive(Debug, Default)]
-struct Yields {
-    is_asked: bool,
-    /// The events, while they are open.
-    group: Option<Group>,
-    /// How many calls were told,
-    told: u64,
-    /// and how many switches of threads that could have gone on were looked at.
-    switches: u64,
-}
-
-impl Yields {
-    /// Whether there were many, or there are none to speak of: while it is asked, all system calls of the machine take a little longer.
-    fn are_known(&self) -> bool {
-        self.told > ENOUGH_CALLS
-            || (self.switches > ENOUGH_SWITCHES && self.told < self.switches / 10)
-    }
-}
-
-/// The ends of signals' handlers.
-#[derive(Debug, Default)]
-struct HandlerEnds {
-    /// From when on they are recorded, if they were asked for. Of handlers from before none is told.
-    since: Option<Tsc>,
-    /// The events, while they are open.
-    group: Option<Group>,
-    /// When a handler began or ended last (in nanoseconds).
-    last: u64,
-    /// Whether they are to be asked for again when records are made again.
-    again: bool,
-    /// Whether they were closed already: handlers that come again, however seldom, are told from then on.
-    was_closed: bool,
-}
-
 /// What a record takes of the thread that makes it, and one with a stack, about.
 const RECORD: Duration = Duration::from_nanos(600);
 const STACK: Duration = Duration::from_micros(3);
@@ -137,13 +106,6 @@ const MOST_NAMES: usize = 1 << 16;
 const MOST_STACKS: usize = 1 << 10;
 /// After so many system calls no more arguments are asked for: an event each costs a quarter of a microsecond.
 const ENOUGH_CALLS: u64 = 20_000;
-/// After so many switches it is known whether they are by threads that let others run.
-const ENOUGH_SWITCHES: u64 = 200;
-/// With more threads times processors it is not asked who lets others run.
-const MOST_YIELDING: usize = 1 << 10;
-/// When no handler has run for so long (in nanoseconds) their ends are not recorded until there is one: the events make each system call of
-/// the machine some 40 ns longer, also while they are disabled.
-const QUIET: u64 = 10_000_000_000;
 /// With so many seen no more are asked for: each takes a few microseconds of the waker's time.
 const ENOUGH_STACKS: u64 = 10_000;
 
@@ -267,94 +229,6 @@ impl Switches {
         }
     }
 
-    /// Asks which threads let others run by sched_yield(2), once, for a while: to the kernel's records of switches they look as if
-    /// another had taken their place. Where that is refused they go on to do so.
-    pub fn ask_for_yields(&mut self) {
-        if std::mem::replace(&mut self.yields.is_asked, true) {
-            return;
-        }
-        let Ok(tracepoints) = &mut self.tracepoints else {
-            return;
-        };
-        let Some(event) = tracepoints.call("sched_yield") else {
-            return;
-        };
-        // While they are opened nothing is read.
-        let threads = threads::list(self.pid).unwrap_or_default().len();
-        if threads * self.collector.cpus() > MOST_YIELDING {
-            return;
-        }
-        let mark = self.collector.mark();
-        let group = self.collector.begin_group();
-        if watch_threads(&mut self.collector, self.pid, &[event]).is_err() {
-            self.collector.take_back(mark);
-            return;
-        }
-        self.yields.group = Some(group);
-        if !self.rests {
-            self.collector.enable();
-        }
-    }
-
-    /// How a thread left its CPU that could have gone on.
-    fn how_it_left(&mut self, tid: i32, at: Tsc) -> Left {
-        let thread = self.threads.entry(tid).or_default();
-        self.yields.switches += 1;
-        let is_own = match (self.yields.group, thread.left_at(at)) {
-            // Of a thread that was made while events were opened there may be two records.
-            (_, Some(left)) => left == Left::Yielded,
-            (Some(_), None) => thread.is_yielding(at),
-            (None, None) => thread.has_yielded(),
-        };
-        match is_own {
-            true => Left::Yielded,
-            false => Left::Preempted,
-        }
-    }
-
-    /// Asks for the ends of signals' handlers, once there are some. Where that is refused no handler is told of.
-    fn ask_for_handler_ends(&mut self) {
-        self.handler_ends.since = Some(Tsc(u64::MAX));
-        let Ok(tracepoints) = &mut self.tracepoints else {
-            return;
-        };
-        let Some(event) = tracepoints.handler_end() else {
-            return;
-        };
-        let mark = self.collector.mark();
-        let group = self.collector.begin_group();
-        if self.collector.add_system_event(event).is_err() {
-            self.collector.take_back(mark);
-            return;
-        }
-        if !self.rests {
-            self.collector.enable();
-        }
-        self.handler_ends.group = Some(group);
-        self.handler_ends.since = Some(crate::tsc());
-    }
-
-    /// Ends the recording of handlers' ends where none has run for long.
-    fn close_handler_ends(&mut self, now: u64) {
-        let Some(group) = self
-            .handler_ends
-            .group
-            .filter(|_| !self.handler_ends.was_closed)
-        else {
-            return;
-        };
-        let is_quiet = now.saturating_sub(self.handler_ends.last) >= QUIET;
-        let mut threads = self.threads.values();
-        if is_quiet && !threads.any(Thread::is_in_handler) {
-            self.collector.close(group);
-            self.handler_ends = HandlerEnds {
-                again: self.rests,
-                was_closed: true,
-                ..HandlerEnds::default()
-            };
-        }
-    }
-
     /// What a system call was called with that a thread began within these bounds, as far as it was asked for.
     #[must_use]
     pub fn call(&self, tid: i32, number: u32, from: Tsc, to: Tsc) -> Option<[u64; 6]> {
@@ -454,12 +328,7 @@ impl Switches {
             self.collector.close(group);
             self.calls = None;
         }
-        if let Some(group) = self.yields.group
-            && (self.yields.are_known() || self.lost > lost)
-        {
-            self.collector.close(group);
-            self.yields.group = None;
-        }
+        self.close_yields(self.lost > lost);
         self.close_handler_ends(until);
         let enough = self.stacks_gone + self.stacks.len() as u64 > ENOUGH_STACKS;
         if let Some(wakings) = &mut self.wakings
