@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// A test that a document names, `module::test`, is there.
+/// A test that a document names, `module::test` or `module::part::test`, is there.
 #[test]
 fn tests_that_are_named_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -14,10 +14,13 @@ fn tests_that_are_named_exist() {
             .split('`')
             .filter(|part| !part.contains(char::is_whitespace))
         {
-            let Some((module, test)) = name.split_once("::") else {
+            let Some((module, test)) = name.rsplit_once("::") else {
                 continue;
             };
-            let file = root.join("tests").join(format!("{module}.rs"));
+            let file = root
+                .join("tests")
+                .join(module.replace("::", "/"))
+                .with_extension("rs");
             let Ok(tests) = fs::read_to_string(file) else {
                 panic!("{document}: there are no tests of {name}");
             };

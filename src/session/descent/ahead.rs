@@ -453,3 +453,69 @@ fn sites_of(scanned: &Scanned, place: Place<'_>) -> Vec<u64> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use darc_analysis::Params;
+    use darc_process::modules::{CodeRef, ModuleId};
+    use darc_record::Arguments;
+    use darc_symbols::{FileAddr, NameSpec};
+
+    use super::*;
+
+    fn look(tid: i32, at: u64) -> Look {
+        let frame = StackFrame {
+            function: CodeRef {
+                module: ModuleId(0),
+                addr: FileAddr(16),
+            },
+            at: TargetAddr(20),
+            sp: 0,
+            called_generated: false,
+        };
+        Look {
+            begun: Begun { tid, at: Tsc(at) },
+            pause: Ticks(5),
+            frames: [frame].into(),
+        }
+    }
+
+    fn op(tid: i32, start: u64, end: u64) -> Op {
+        Op {
+            arguments: Arguments::default(),
+            tid,
+            start: Tsc(start),
+            end: Tsc(end),
+            latency: Ticks(end - start),
+            touched: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_look_is_at_the_op_that_its_thread_was_in() {
+        let mut ahead = Ahead::default();
+        ahead.pending.extend([look(1, 10), look(1, 300)]);
+        assert_eq!(ahead.ended(&op(2, 10, 110), 7), Ticks(0));
+        assert_eq!(ahead.pending.len(), 2);
+        assert!(!ahead.take_news());
+        assert_eq!(ahead.ended(&op(1, 10, 110), 7), Ticks(5));
+        assert!(ahead.take_news() && !ahead.take_news());
+        let known: Vec<_> = ahead.known.iter().map(|it| (it.op, it.bucket)).collect();
+        assert_eq!(known, [(Tsc(10), 7)]);
+        // The end of the op of the other look was not told.
+        assert_eq!(ahead.ended(&op(1, 500, 600), 7), Ticks(0));
+        assert_eq!((ahead.pending.len(), ahead.known.len()), (0, 1));
+    }
+
+    #[test]
+    fn an_op_that_was_much_longer_for_a_look_decides_nothing() {
+        let spec = NameSpec::parse("serve").unwrap();
+        let mut investigation = Investigation::new(spec, Params::default());
+        assert!(!investigation.was_disturbed(&op(1, 0, 10)));
+        for (latency, is_disturbed) in [(99, true), (100, false)] {
+            investigation.ahead.pending.push_back(look(1, 10));
+            let op = op(1, 10, 10 + latency);
+            assert_eq!(investigation.was_disturbed(&op), is_disturbed, "{latency}");
+        }
+    }
+}
