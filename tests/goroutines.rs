@@ -626,4 +626,17 @@ fn what_of_go_is_not_known_is_refused() {
     let report = attach(&target, &["-d", "300ms", "--blocks", "after"]);
     assert!(report.contains("--blocks is set aside"), "{report}");
     end(target);
+    // Without the table nobody knows which of its functions are called as others are.
+    let (section, other) = (b".gopclntab\0", b".gopclntax\0");
+    let mut bytes = std::fs::read(&program).expect("read");
+    let at = bytes.windows(section.len()).position(|it| it == section);
+    bytes[at.expect("its name")..][..other.len()].copy_from_slice(other);
+    let without = folder.path().join("without");
+    std::fs::copy(&program, &without).expect("copied");
+    std::fs::write(&without, bytes).expect("written");
+    let target = start(&without);
+    let finished = attached(&target, "main.handle", &["-d", "1s"]);
+    let line = finished.failure(3);
+    assert!(line.contains("no table of its functions"), "{line}");
+    end(target);
 }

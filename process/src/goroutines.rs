@@ -60,13 +60,19 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
     if let Some((_, what)) = STRANGE.iter().find(|(name, _)| has(name)) {
         return Err(format!("it is {what}, which is not known yet"));
     }
+    let switches = functions
+        .iter()
+        .filter(|it| SYSTEM_STACK.contains(&it.name.as_str()));
+    let switches: Vec<&GoFunction> = switches.collect();
+    if switches.is_empty() {
+        return Err(format!(
+            "of {version}, and it has no table of its functions that can be read"
+        ));
+    }
     let is_linked_by_go = image.interpreter().is_none() && image.symbol(FROM_C).is_none();
     let calls_c = !is_linked_by_go || has(FROM_C);
-    let mut switches = functions.iter().filter(|it| {
-        let name = it.name.as_str();
-        SYSTEM_STACK.contains(&name) && it.is_assembly
-    });
-    let found = switches.find_map(|function| kept(image, function));
+    let mut switches = switches.into_iter().filter(|it| it.is_assembly);
+    let found = switches.next().and_then(|function| kept(image, function));
     let Some(kept) = found.or((!calls_c).then_some(KEPT)) else {
         return Err(format!(
             "of {version}, linked dynamically or with C code (cgo), and where its threads keep their goroutines is not known"
@@ -83,8 +89,11 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
 /// Where a thread keeps the address of its goroutine's descriptor, from its thread pointer on, as the function reads it that begins with
 /// that.
 fn kept(image: &Image, function: &GoFunction) -> Option<i32> {
+    /// Where it reads that, all that was before is a comparison.
+    const SEARCHED: u64 = 256;
     let GoFunction { code, .. } = function;
-    let bytes = image.bytes_at(code.start, code.end.0.checked_sub(code.start.0)?)?;
+    let len = code.end.0.checked_sub(code.start.0)?;
+    let bytes = image.bytes_at(code.start, len.min(SEARCHED))?;
     let start = code.start.0;
     let code = FunctionCode::new(vec![CodePart { start, bytes }])?;
     let at = thread_local(&code)?;

@@ -24,6 +24,8 @@ const MOST_HEADERS: usize = 8;
 const KIND: [u8; 4] = [0, 0, 1, 8];
 /// The function at a program's entry.
 const START: &[u8] = b"_rt0_amd64_linux\0";
+/// By it C code comes to Go's: the entry of a program with C code may be the C library's.
+const FROM_C: &[u8] = b"crosscall2\0";
 /// Of longer names that is the beginning.
 const LONGEST: usize = 128;
 /// A path is cut off here.
@@ -155,6 +157,9 @@ impl GoTable {
         };
         let written = Some(self.text).filter(|&text| text != 0);
         let start = || {
+            if (0..self.count).any(|index| self.is_named(index, FROM_C)) {
+                return None;
+            }
             let start = (0..self.count).find(|&index| self.is_named(index, START))?;
             elf.entry.checked_sub(u64::from(self.entry(start)?))
         };

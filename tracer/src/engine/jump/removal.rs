@@ -84,8 +84,9 @@ impl Installed {
         if at == Resumption::NOWHERE {
             return false;
         }
-        if self.around.goroutines.is_some() {
-            return self.is_awaited_by_handler(memory, at.sp);
+        if let Some(known) = self.around.goroutines {
+            return self.is_awaited_by_handler(memory, at.sp)
+                || known.calls_c && self.is_awaited_on_stack(memory, at.sp, mappings);
         }
         // The thread's stack first, then those that handlers on another one have interrupted.
         let mut open = vec![at.sp];
@@ -153,6 +154,15 @@ impl Installed {
         let stubs = self.around.rings..self.around.rings + self.data_bytes();
         stubs.contains(&sp)
             || handlers.any(|it| self.is_code(it.returns_to) || stubs.contains(&it.returns_with))
+    }
+
+    /// Whether a handler of C code that has no stack of its own runs on the stack of a thread of goroutines and will return to the stubs:
+    /// what it has interrupted is just above its frame, the processor's state within that at its largest. Frames of handlers that have
+    /// returned lie on stacks of their own.
+    fn is_awaited_on_stack(&self, memory: &Memory, sp: u64, mappings: &[Mapping]) -> bool {
+        const FRAME: u64 = 16 << 10;
+        let mut found = interrupted::near(memory, sp, mappings).into_iter();
+        found.any(|it| self.is_code(it.pc) && (it.at..it.at + FRAME).contains(&it.sp))
     }
 
     /// Whether one of these stopped threads is in the stubs, or will return there. `ends` are the addresses from which threads
@@ -335,6 +345,17 @@ pub mod tests {
         assert!(is_visited(None, stack - 4096));
         assert!(!is_visited(known, stack - 4096));
         assert!(is_visited(known, stack + 1024));
+        // One of C code, on the stack of what it has interrupted.
+        stacks[600..604].copy_from_slice(&[stack - 2048, CODE + 16, 0x246, 0x002b_0000_0000_0033]);
+        assert!(is_visited(known, stack - 4096));
+        let of_go_alone = known.map(|known| Goroutines {
+            calls_c: false,
+            ..known
+        });
+        assert!(!is_visited(of_go_alone, stack - 4096));
+        // What has interrupted something elsewhere is of a handler that has returned.
+        stacks[600] = 16;
+        assert!(!is_visited(known, stack - 4096));
         // A handler that has interrupted that one.
         stacks[1200..1205].copy_from_slice(&[7, 0, stack, 0, 8191]);
         stacks[1220..1224].copy_from_slice(&[stack + 3008, 16, 0x246, 0x002b_0000_0000_0033]);

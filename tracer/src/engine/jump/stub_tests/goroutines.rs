@@ -383,7 +383,10 @@ const WAKERS_THREAD: u64 = 4711;
 const RUNNABLE: u64 = 1;
 const RUNNING: u64 = 2;
 const WAITING: u64 = 4;
+const SYSCALL: u64 = 3;
 const DEAD: u64 = 6;
+/// ... where the goroutine is of a thread that C code has made.
+const DEAD_EXTRA: u64 = 11;
 
 /// What it has not come back from is counted, and its block is the next one's who needs one, whoever gets its descriptor.
 #[test]
@@ -411,7 +414,7 @@ fn a_goroutine_that_ends_leaves_its_block() {
     goroutine.0[NUMBER as usize / 8] = 9;
     assert_eq!(goes_on(&mut arena, &goroutine), ([1, 1], 2));
     waker.change(function, &other, RUNNING, DEAD);
-    waker.change(function, &goroutine, RUNNING, DEAD);
+    waker.change(function, &goroutine, SYSCALL, DEAD_EXTRA);
     assert_eq!(goes_on(&mut arena, &goroutine), ([2, 1], 2));
     assert_eq!(ended_otherwise(&arena), 1);
 }

@@ -273,8 +273,10 @@ pub fn statuses(
     a.je(runs)?;
     a.cmp(ecx, status::RUNNABLE)?;
     a.je(ready)?;
-    a.cmp(ecx, status::DEAD)?;
-    a.je(dead)?;
+    for status in [status::DEAD, status::DEAD_EXTRA] {
+        a.cmp(ecx, status)?;
+        a.je(dead)?;
+    }
     a.cmp(ecx, status::WAITING)?;
     a.jne(out)?;
     find_of(a, (rax, eax), around.control, out)?;
@@ -379,6 +381,8 @@ mod status {
     pub const SYSCALL: i32 = 3;
     pub const WAITING: i32 = 4;
     pub const DEAD: i32 = 6;
+    /// It is of a thread that C code has made, which has left Go's code (since Go 1.26; not used before).
+    pub const DEAD_EXTRA: i32 = 11;
 }
 
 /// Ends all that the goroutine of the block at r12 awaits. rdx is lost.
