@@ -39,8 +39,23 @@ pub(super) fn outcome(report: &Report) -> String {
         let share = percent(share);
         format!("; for {share} of the time threads were ready, but did not run")
     });
-    words + &looked_at.unwrap_or_default() + &not_running.unwrap_or_default()
+    let effort = report.probes.effort.as_ref();
+    let is_open = matches!(report.status, Status::Undecided | Status::InProgress);
+    let effort = effort.filter(|it| is_open && it.of(it.rested) >= HALF);
+    let rested = effort.map(|effort| {
+        let (measured, budget) = (1.0 - effort.of(effort.rested), effort.budget);
+        format!(
+            "; calls were measured for {} of the time only, to keep below --budget {}",
+            percent(measured.max(0.0)),
+            percent(budget)
+        )
+    });
+    let rest = [looked_at, not_running, rested];
+    words + &rest.map(Option::unwrap_or_default).concat()
 }
+
+/// Where darc rested for so long more effort would have told more.
+const HALF: f64 = 0.5;
 
 /// Threads with this part of the CPU time are the process.
 const NEARLY_ALL: f64 = 0.95;
@@ -119,6 +134,18 @@ mod tests {
         report.target.exit_status = Some(1);
         let said = outcome(&report);
         assert!(said.starts_with("the target ended; "), "{said}");
+    }
+
+    #[test]
+    fn where_little_is_decided_for_want_of_effort_that_is_said() {
+        let mut report = fixture::report(200);
+        report.status = Status::Undecided;
+        assert!(!outcome(&report).contains("--budget"));
+        report.probes.effort.as_mut().unwrap().rested = 10.0;
+        let so = "; calls were measured for 20.0% of the time only, to keep below --budget 3.0%";
+        assert!(outcome(&report).ends_with(so));
+        report.status = Status::Spread;
+        assert!(!outcome(&report).contains("--budget"));
     }
 
     #[test]

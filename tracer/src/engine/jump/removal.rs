@@ -157,8 +157,8 @@ impl Installed {
     }
 
     /// Whether a handler of C code that has no stack of its own runs on the stack of a thread of goroutines and will return to the stubs:
-    /// what it has interrupted is just above its frame, the processor's state within that at its largest. Frames of handlers that have
-    /// returned lie on stacks of their own.
+    /// what it has interrupted is just above its frame, the processor's state within that at its largest. A frame that such a handler has left
+    /// looks so, too, and keeps memory that could go.
     fn is_awaited_on_stack(&self, memory: &Memory, sp: u64, mappings: &[Mapping]) -> bool {
         const FRAME: u64 = 16 << 10;
         let mut found = interrupted::near(memory, sp, mappings).into_iter();
