@@ -6,7 +6,9 @@ use darc_testprogs::program;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 
-use crate::harness::{Target, Task, Unfinished, Verdict, Wrong, for_all, measured_and_judged};
+use crate::harness::{
+    Target, Task, Unfinished, Verdict, Wrong, for_all, measured_and_judged, tries_all,
+};
 use crate::report::{Cause, Report, is_path};
 
 /// A folder on a file system that writes to a disk: in memory, fsync costs nothing.
@@ -47,9 +49,13 @@ fn judge(report: &Report) -> Verdict {
     }
 }
 
+/// By breakpoints; those that are attached to are measured by jumps.
 #[test]
 fn slow_inserts_wait_for_the_disk() {
     for_all(|engine, opt| {
+        if engine == "jump" && !tries_all() {
+            return;
+        }
         let program = program("sqlite_inserts", opt);
         let folder = folder_on_disk();
         let database = folder.path().join("test.db");
@@ -78,6 +84,9 @@ fn what_is_in_the_database_is_as_ever() {
 #[test]
 fn a_working_database_is_attached_to() {
     for_all(|engine, opt| {
+        if engine == "int3" && !tries_all() {
+            return;
+        }
         let measure = || {
             let folder = folder_on_disk();
             let database = folder.path().join("test.db");
