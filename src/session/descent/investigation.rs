@@ -327,14 +327,7 @@ pub fn learn(
     if let Some((place, used)) = used {
         return Learnt::Unmeasured(place, used.why);
     }
-    let Some(known) = ftree.get(parent) else {
-        return Learnt::Other(NewTarget::AnyTarget);
-    };
-    let targets = known
-        .children
-        .iter()
-        .filter(|&&child| ftree.fnode(child).site == Some(site));
-    if targets.count() > MAX_TARGETS {
+    if ftree.get(parent).is_none() || has_most_targets(ftree, parent, site) {
         return Learnt::Other(NewTarget::AnyTarget);
     }
     // A system call site's target is the number of the call.
@@ -345,6 +338,13 @@ pub fn learn(
             _ => Learnt::Other(NewTarget::AnyTarget),
         },
     }
+}
+
+/// Whether what else an indirect site calls is not told apart.
+fn has_most_targets(ftree: &Ftree, parent: FnodeId, site: SiteId) -> bool {
+    let children = ftree.fnode(parent).children.iter();
+    let targets = children.filter(|&&child| ftree.fnode(child).site == Some(site));
+    targets.count() > MAX_TARGETS
 }
 
 /// What an indirect site was seen to call.
@@ -504,6 +504,17 @@ impl Investigation {
         self.analysis.told_apart(parent, darc_tracer::tsc());
         NewTarget::Fnode(child)
     }
+
+    /// Why the function of an fnode is not known, where so many others are called from there that they are not told apart.
+    pub fn not_told_apart(&self, id: FnodeId) -> Option<String> {
+        let ftree = self.analysis.ftree();
+        let fnode = ftree.fnode(id);
+        let (parent, site) = fnode.parent.zip(fnode.site)?;
+        let is_one = fnode.callee == Callee::Unknown && has_most_targets(ftree, parent, site);
+        is_one.then(|| {
+            format!("more functions are called there than are told apart, which is {MAX_TARGETS}")
+        })
+    }
 }
 
 #[cfg(test)]
@@ -532,6 +543,25 @@ mod tests {
             latency: Ticks(100_000),
             touched: touched.collect(),
         }
+    }
+
+    #[test]
+    fn calls_of_too_many_functions_are_told_from_those_that_were_not_seen() {
+        let spec = NameSpec::parse("f0").unwrap();
+        let mut investigation = Investigation::new(spec, Params::default());
+        let site = SiteId(1);
+        let analysis = &mut investigation.analysis;
+        let unknown = analysis.add_child(FnodeId::ROOT, site, Callee::Unknown);
+        for callee in 1..MAX_TARGETS as u32 {
+            let callee = Callee::Function(CalleeId(callee));
+            analysis.add_child(FnodeId::ROOT, site, callee);
+        }
+        assert_eq!(investigation.not_told_apart(unknown), None);
+        let analysis = &mut investigation.analysis;
+        let last = analysis.add_child(FnodeId::ROOT, site, Callee::Function(CalleeId(1_000)));
+        let why = investigation.not_told_apart(unknown);
+        assert!(why.is_some_and(|why| why.contains("64")));
+        assert_eq!(investigation.not_told_apart(last), None);
     }
 
     #[test]

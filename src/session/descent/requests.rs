@@ -315,6 +315,7 @@ impl Investigation {
                     }
                     Ok(Expansion::AfterFirstCall) => self.unbound.expand_later(fnode),
                     Err(reason) => {
+                        let reason = self.not_told_apart(fnode).unwrap_or(reason);
                         tracing::debug!(target: "descent", fnode = fnode.0, %reason, "cannot be expanded");
                         let why = darc_analysis::Stop::NotInstrumentable(reason);
                         self.analysis.cannot_expand(fnode, why);
