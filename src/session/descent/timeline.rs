@@ -402,6 +402,12 @@ impl SwitchLog {
 
     fn waker(&mut self, waker: Waker, catalog: &mut Catalog, process: &Process<'_>) -> OtherId {
         match waker {
+            // A wait goes on behind a stop.
+            Waker::Thread { pid, .. } if pid.cast_unsigned() == std::process::id() => catalog
+                .other(Another {
+                    name: OURSELVES.to_owned(),
+                    ..Another::default()
+                }),
             Waker::Thread { pid, tid, stack } => {
                 let of = (pid != self.switches.pid()).then(|| self.other_process(pid));
                 self.thread(tid, of, stack, catalog, process)
@@ -623,6 +629,9 @@ impl Sink for Holding<'_> {
         }
     }
 }
+
+/// Who wakes a thread to stop it.
+const OURSELVES: &str = "darc itself, which stopped the thread for a moment";
 
 /// Whether threads have the same numbers for the process and for darc.
 pub(super) fn is_numbered_like_us(pid: i32) -> bool {
