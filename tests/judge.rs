@@ -39,6 +39,9 @@ impl Report {
             let here: Vec<usize> = (0..truth.peaks.len())
                 .filter(|&index| overlap(peak, self.resolution(), &truth.peaks[index]))
                 .collect();
+            if has_darc_among_wakers(peak) {
+                return Err(Wrong(all("darc woke a thread as any process".to_owned())));
+            }
             for cause in Report::causes(peak) {
                 match claim(&cause, peak, truth, &here) {
                     Claim::Right(right) => here.iter().for_each(|&index| named[index].push(right)),
@@ -81,6 +84,15 @@ impl Report {
     }
 }
 
+/// Whether darc's stops are told as if another program's thread had ended the waits.
+fn has_darc_among_wakers(peak: &Value) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let causes = list(&peak["root_causes"]).into_iter();
+    let others = causes.flat_map(|cause| list(&cause["waits"]["others"]));
+    let mut processes = others.map(|other| other["process"]["command"].clone());
+    processes.any(|command| command == "darc")
+}
+
 /// Whether a peak's buckets have the latencies of the truth's peak.
 fn overlap(peak: &Value, resolution: f64, truth: &Peak) -> bool {
     let number = |key: &str| peak[key].as_f64().expect("a bucket");
@@ -102,7 +114,10 @@ enum Claim<'a> {
 
 /// Judges one cause of a peak that has the latencies of these peaks of the truth, or of none.
 fn claim<'a>(named: &Named, peak: &Value, truth: &'a GroundTruth, here: &[usize]) -> Claim<'a> {
+    // It is said of the peak that its ops are those that were struck: they may be of any other one.
+    let are_struck = peak["off_cpu"]["is_of_struck_ops"] == true && peak["status"] == "undecided";
     let peaks: Vec<&Peak> = match here {
+        _ if are_struck => truth.peaks.iter().collect(),
         [] => truth.peaks.iter().collect(),
         _ => here.iter().map(|&index| &truth.peaks[index]).collect(),
     };
