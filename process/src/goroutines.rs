@@ -60,19 +60,20 @@ pub fn of(image: &Image) -> Result<Goroutines, String> {
     if let Some((_, what)) = STRANGE.iter().find(|(name, _)| has(name)) {
         return Err(format!("it is {what}, which is not known yet"));
     }
-    let switches = functions
-        .iter()
-        .filter(|it| SYSTEM_STACK.contains(&it.name.as_str()));
-    let switches: Vec<&GoFunction> = switches.collect();
-    if switches.is_empty() {
+    if !SYSTEM_STACK.into_iter().any(has) {
         return Err(format!(
             "of {version}, and it has no table of its functions that can be read"
         ));
     }
     let is_linked_by_go = image.interpreter().is_none() && image.symbol(FROM_C).is_none();
     let calls_c = !is_linked_by_go || has(FROM_C);
-    let mut switches = switches.into_iter().filter(|it| it.is_assembly);
-    let found = switches.next().and_then(|function| kept(image, function));
+    let switches = functions.iter().filter(|it| {
+        let name = it.name.as_str();
+        SYSTEM_STACK.contains(&name) && it.is_assembly
+    });
+    // There is one of each name, where nobody has made the table up.
+    let mut switches = switches.take(SYSTEM_STACK.len());
+    let found = switches.find_map(|function| kept(image, function));
     let Some(kept) = found.or((!calls_c).then_some(KEPT)) else {
         return Err(format!(
             "of {version}, linked dynamically or with C code (cgo), and where its threads keep their goroutines is not known"

@@ -512,7 +512,7 @@ impl Investigation {
         let (parent, site) = fnode.parent.zip(fnode.site)?;
         let is_one = fnode.callee == Callee::Unknown && has_most_targets(ftree, parent, site);
         is_one.then(|| {
-            format!("more functions are called there than are told apart, which is {MAX_TARGETS}")
+            format!("more than {MAX_TARGETS} functions are called there, and the others are not told apart")
         })
     }
 }

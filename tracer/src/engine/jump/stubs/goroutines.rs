@@ -381,7 +381,7 @@ mod status {
     pub const SYSCALL: i32 = 3;
     pub const WAITING: i32 = 4;
     pub const DEAD: i32 = 6;
-    /// It is of a thread that C code has made, which has left Go's code (since Go 1.26; not used before).
+    /// It is of a thread that C code has made, which has left Go's code (in Go 1.27; 1.24 has no such status).
     pub const DEAD_EXTRA: i32 = 11;
 }
 
